@@ -4,14 +4,17 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test check quick core simulated simulate faults soak faults-long test-upgrade bench bench-coordination test-compose lock clean java
+.PHONY: help demo docs test test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Two processes, each with services of its own, because the tests wait for real services more than they compute.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# What runs for a minute or more, or needs what a machine may not have, has targets of its own.
+QUICK := "not long and not prometheus and not browser"
 AGAIN := $(MAKE) --no-print-directory
 READY := $(VENV)/.ready
+CLASSES := $(VENV)/spark-classes.jsa
 export SARDONYX_TEST_CLUSTER := $(CLUSTER)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 UPGRADE := --upgrade
@@ -29,12 +32,18 @@ demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and
 # Types are checked beside the core's tests, which need no services. The tests on services wait for nearly half of their time: the
 # simulation computes meanwhile, at the lowest priority, and its output follows theirs. The run of faults is alone: it starts a dozen
 # processes, which would slow down the other tests.
-test: $(READY) java ## everything: check, core, then simulated beside the tests on embedded ZooKeeper and Kafka
-	@$(AGAIN) check & checked=$$!; $(AGAIN) core; wait $$checked
+test: $(READY) java ## check, core, then simulated beside the tests on embedded ZooKeeper and Kafka; all but test-long
+	@$(AGAIN) check $(CLASSES) & checked=$$!; $(AGAIN) core; wait $$checked
 	@printed=$$(mktemp); nice -n 19 $(AGAIN) simulated >$$printed 2>&1 & simulated=$$!; passed=yes; \
-	$(PYTEST) -m "not faults" --ignore tests/services/test_faults.py tests/services || passed=no; \
+	$(PYTEST) -m $(QUICK) --ignore tests/services/test_faults.py tests/services || passed=no; \
 	wait $$simulated || passed=no; cat $$printed; rm $$printed; [ $$passed = yes ]
-	@$(BIN)/pytest -m "not faults" tests/services/test_faults.py
+	@$(BIN)/pytest -m $(QUICK) tests/services/test_faults.py
+
+test-secured: $(CLASSES) ## some of the tests on services, on ZooKeeper and Kafka with TLS and a login; FILES=... for others
+	@SECURED=1 $(BIN)/pytest $(or $(FILES),$(addprefix tests/services/test_,queue.py membership.py transactions.py kafka_to_kafka.py))
+
+$(CLASSES): $(READY) | java
+	@$(BIN)/python -m tests.class_archive $@ >/dev/null || echo "no archive of Spark's classes: the tests start Spark without one" >&2
 
 check: $(READY) ## lint, format, types, layers
 	@$(BIN)/ruff check .
@@ -42,7 +51,7 @@ check: $(READY) ## lint, format, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-quick: $(READY) ## the tests of the pure core and 200 simulated histories: two to three minutes
+quick: $(READY) ## the tests of the pure core and 200 simulated histories
 	@$(AGAIN) core
 	@$(AGAIN) simulate SEEDS=200
 
@@ -67,8 +76,20 @@ soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing l
 	$(if $(EVERY),--every $(EVERY)) $(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
 	$(if $(SPARK),--spark $(SPARK)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(OUT),--out $(OUT))
 
-faults-long: $(READY) java ## the long runs among the tests
-	@$(BIN)/pytest -m faults
+test-browser: $(CLASSES) ## the pages of `sardonyx web` in Chromium (apt-get install chromium): SHOTS=DIR keeps pictures
+	@$(PIP) --require-hashes -r requirements-browser.lock
+	@SARDONYX_TEST_SHOTS=$(SHOTS) $(PYTEST) -m browser tests/browser tests/services/test_web_rows.py tests/services/test_web_actions.py
+
+test-prometheus: $(READY) java ## the alerts and the board on a real Prometheus (apt-get install prometheus) that reads a running deployment
+	@command -v prometheus promtool >/dev/null || { echo "prometheus is missing; Debian and Ubuntu: sudo apt-get install prometheus" >&2; exit 1; }
+	@$(BIN)/pytest tests/core/test_alerts.py tests/services/test_prometheus.py
+
+test-deploy: $(READY) ## what systemd and the schemas of Kubernetes say of the files in deploy/; starts nothing
+	@$(PIP) --no-build-isolation --editable '.[deploy]'
+	@$(BIN)/pytest tests/core/test_deploy.py tests/deploy
+
+test-long: $(CLASSES) ## the runs of a minute or more, one after the other: faults would slow down others
+	@$(BIN)/pytest -m long
 
 test-upgrade: $(READY) java ## the release before beside this one, under kills; needs the history of this repository: SEED=7 for the same run again
 	@SEED=$(SEED) $(BIN)/pytest -s -m upgrade tests/upgrade
@@ -81,6 +102,10 @@ bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes,
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@$(BIN)/python bench/coordination.py
 
+bench-web: $(READY) java ## the pages with 200 viewers, a long log and a job of 200 tasks: about 20 minutes; PART=paint for one part
+	@$(PIP) --require-hashes -r requirements-browser.lock
+	@$(BIN)/python bench/bench_web.py $(if $(PART),--part $(PART))
+
 # First the cluster's own coordinators and peers run a job; then the suite starts its own daemons beside them.
 test-compose: $(READY) java ## a job on the cluster of docker-compose.yml, and the same suite on its services
 	@mkdir -p "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}" && chmod a+rwx "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}"
@@ -90,7 +115,7 @@ test-compose: $(READY) java ## a job on the cluster of docker-compose.yml, and t
 	SARDONYX__ZOOKEEPER__HOSTS=$$zookeeper SARDONYX__KAFKA__BOOTSTRAP_SERVERS=$$kafka \
 	$(BIN)/python -m tests.services.cluster_job "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}" || status=$$?; \
 	SARDONYX_TEST_ZOOKEEPER=$$zookeeper SARDONYX_TEST_KAFKA=$$kafka \
-	$(PYTEST) -m "not faults" tests/services || status=$$?; \
+	$(PYTEST) -m $(QUICK) tests/services || status=$$?; \
 	docker compose down --volumes; exit $$status
 
 docs: $(DOCS)/.ready ## the documentation as a site in build/docs; any warning fails
@@ -108,8 +133,9 @@ lock: $(READY) ## pin dependencies with hashes: the newest that pyproject.toml a
 	@$(PIP) uv
 	@COMPILE="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate"; \
 	$$COMPILE $(UPGRADE) --extra dev --group registry-client pyproject.toml -o requirements.lock; \
-	$$COMPILE $(UPGRADE) --extra rocksdb --extra sql --group registry-client -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
+	$$COMPILE $(UPGRADE) --extra otel --extra rocksdb --extra sasl --extra signed --extra sql --extra web --group registry-client -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 	$$COMPILE $(UPGRADE) --group build -o requirements-build.lock; \
+	$$COMPILE $(UPGRADE) --group browser -c requirements.lock -o requirements-browser.lock; \
 	$$COMPILE $(UPGRADE) --group docs -o requirements-docs.lock
 	@! grep -n '://' requirements*.lock
 

@@ -66,7 +66,7 @@ def _compare(spark: Any, title: str, connector: SplitInput, splits: list[Split],
     task = TaskSpec(name="in", type="input", fn=fn)
 
     def together(function: TaskFunction, split: Split) -> int:
-        found = function.read_and_apply(connector, [split])
+        found = function.read_and_apply(connector, [split], time.time())
         assert found is not None
         assert found.applied.table is not None
         return found.applied.table.num_rows

@@ -102,8 +102,8 @@ def check(kind: str, found: list[dict], records: int) -> None:
 def run(
     settings: Settings, folder: Path, kind: str, number: int, source: str, args: argparse.Namespace
 ) -> dict[str, float]:
-    from sardonyx.cli.daemons import local_daemons
     from sardonyx.client.client import Client
+    from sardonyx.dev.daemons import local_daemons
     from sardonyx.job.load import load_job
 
     target = f"{settings.deployment}-{kind}-{number}"

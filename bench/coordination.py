@@ -48,7 +48,7 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.leader import Leader
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
-from sardonyx.core.events import Set
+from sardonyx.core.effects import Set
 from sardonyx.core.notes import PulseNote
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings

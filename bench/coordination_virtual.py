@@ -35,6 +35,7 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
 from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
+from coordinator.loop.side_effects import Rewired, Since
 from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.slot_clients import SlotClients
@@ -78,9 +79,20 @@ class WideLinks:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return {link.name: LinkFacts(spec.partitions) for link in graph_of(spec, "bench", job).links}
 
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        del job, spec
+        return LastCommits()
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         del job, spec
         return LastCommits()
+
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        del rewired
+        return self.create_links(job, spec), {}
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        pass
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
@@ -88,8 +100,8 @@ class WideLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
-        del job, spec
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+        del job, spec, lends
         return 0
 
     def forget(self, jobs: Collection[str]) -> None:

@@ -28,16 +28,13 @@ from coordinator.loop.election import Candidate, Leadership
 from coordinator.loop.intake import Scan
 from coordinator.loop.leader import Leader
 from coordinator.loop.log_writer import Appended
+from coordinator.loop.side_effects import Rewired, Since
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, CreateLinks, Delete, DeleteLinks, Effect
 from sardonyx.core.events import (
     Acked,
     AnyEvent,
     Completed,
-    Create,
-    CreateLinks,
-    Delete,
-    DeleteLinks,
-    Effect,
     Exhausted,
     JobSubmitted,
     LastCommits,
@@ -90,9 +87,20 @@ class Links:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return {link.name: LinkFacts(PARTITIONS) for link in graph_of(spec, "bench", job).links}
 
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        del job, spec
+        return LastCommits()
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         del job, spec
         return LastCommits()
+
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        del rewired
+        return self.create_links(job, spec), {}
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        pass
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         pass
@@ -100,8 +108,8 @@ class Links:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
-        del job, spec
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+        del job, spec, lends
         return 0
 
     def forget(self, jobs: Collection[str]) -> None:

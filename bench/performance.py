@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,15 @@ from confluent_kafka import Consumer, TopicPartition
 from machine import machine
 from performance_alone import cost, link, session
 from performance_chain import chain
+from performance_change import changed
+from performance_graph import graph
 from performance_join import join
 from performance_keyed import keyed
 from performance_lineage import lineage
 from performance_memory import backpressure, memory
-from performance_restore import restore
+from performance_restore import restore, standby
 from performance_scaling import scaling
+from performance_supersteps import durable
 from performance_time import clock, cost_of_time
 from performance_track import (
     KAFKA_STREAMS,
@@ -308,10 +311,16 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "keyed": keyed,
     "join": join,
     "restore": restore,
+    "standby": standby,
     "clock": clock,
     "cost-of-time": cost_of_time,
     "lineage": lineage,
+    "change": changed,
+    "graph": graph,
+    "graph-durable": durable,
 }
+ALONE = {"graph"}
+"""Parts that need no services."""
 LONG = {"backpressure"}
 """Parts that run only when they are named."""
 BESIDE: dict[str, tuple[str, ...]] = {
@@ -354,6 +363,20 @@ def keep(rows: Sequence[Row]) -> None:
     plt.close(figure)
 
 
+@contextlib.contextmanager
+def laid_out(records: int, peers: int, beside: set[str]) -> Iterator[Track]:
+    """Services, and a topic with the records that go in."""
+    with services() as settings, tempfile.TemporaryDirectory(prefix="bench-") as temporary:
+        source = f"{settings.deployment}-in"
+        create_topic(settings, source)
+        fill(settings, source, records)
+        track = Track(settings, Path(temporary), source, records, peers)
+        if any(name.startswith("structured") for name in beside):
+            with smaller(track, 1000) as few:
+                few.theirs("structured_streaming", part=0.9)  # fetches the connector, if it is not there
+        yield track
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Sardonyx beside what one would pick instead.")
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=[name for name in PARTS if name not in LONG])
@@ -371,16 +394,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     beside = {name for part in args.part for name in BESIDE.get(part, ())}
     for name in sorted(beside):
         environment(name)
-    with services() as settings, tempfile.TemporaryDirectory(prefix="bench-") as temporary:
-        source = f"{settings.deployment}-in"
-        create_topic(settings, source)
-        fill(settings, source, args.records)
-        track = Track(settings, Path(temporary), source, args.records, args.peers)
-        if any(name.startswith("structured") for name in beside):
-            with smaller(track, 1000) as few:
-                few.theirs("structured_streaming", part=0.9)  # fetches the connector, if it is not there
+    with contextlib.ExitStack() as held:
+        track = None if set(args.part) <= ALONE else held.enter_context(laid_out(args.records, args.peers, beside))
         for part in args.part:
-            found = parts[part](track, args.runs)
+            found = parts[part](track, args.runs)  # type: ignore[arg-type]  # None: it needs none
             keep(found)  # each by itself: an hour's figures do not go with the part that fails
             rows += found
     print()

@@ -27,8 +27,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read_back
 
 from sardonyx import Job, event_time, kafka
-from sardonyx.cli.daemons import local_daemons
 from sardonyx.client.client import Client
+from sardonyx.dev.daemons import local_daemons
 from sardonyx.dev.kafka_jars import cache_dir
 from sardonyx.job.load import load_job
 from sardonyx.runtime.settings import Settings

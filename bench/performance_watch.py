@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 from performance_track import Track
 
-from sardonyx.cli.daemons import DRAIN
 from sardonyx.client.client import Client
+from sardonyx.dev.daemons import DRAIN
 from sardonyx.runtime.child_process import ChildProcess, start_child
 
 PRODUCT = ("-m", "sardonyx")

@@ -183,8 +183,8 @@ def cpu_seconds() -> float:
 
 def run(settings: Settings, folder: Path, kind: str, source: str, args: argparse.Namespace) -> dict[str, float]:
     """One job on a coordinator and peers that are started for it; checked, then measured."""
-    from sardonyx.cli.daemons import local_daemons
     from sardonyx.client.client import Client
+    from sardonyx.dev.daemons import local_daemons
     from sardonyx.job.load import load_job
 
     target = f"{settings.deployment}-out-{kind}"

@@ -13,16 +13,19 @@ import msgspec
 import structlog
 
 from coordinator.kafka.job_links import KafkaLinks
-from coordinator.loop import event_log
+from coordinator.loop import event_log, leader_metrics
 from coordinator.loop.election import Candidate, LeadershipEnded, identity
 from coordinator.loop.leader import Leader
 from coordinator.loop.side_effects import SideEffects
+from coordinator.loop.watchdog import Watchdog
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import ENDED
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.daemon_metrics import CONNECTED
+from sardonyx.runtime.metrics_server import served
 from sardonyx.runtime.retrying_worker import RetryingWorker
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
@@ -93,8 +96,12 @@ class Coordinator:
         self._failures = 0
         """Leaderships in a row that broke."""
         self._session: ZooKeeperSession | None = None
+        self.leader: Leader | None = None
+        """The present leadership, while this one leads."""
         self.leading = runtime.signal()
         """Set while this one leads."""
+        self.metrics = ""
+        """``host:port`` where this process serves its metrics. Set it before :meth:`run`."""
         self._abandoned = RetryingWorker(
             "abandoned",
             threads=ABANDONED_THREADS,
@@ -148,30 +155,46 @@ class Coordinator:
             return pause
         finally:
             self.leading.clear()
-            self._session = None
+            self._session = self.leader = None
             zk.close()
         return 0.0
 
     def _stand_and_lead(self, zk: ZooKeeperSession) -> None:
         if zk.read(node_paths.RESTORE) is not None:
             raise event_log.restore_unfinished(self._settings.deployment)
-        candidate = Candidate(zk, self._wake)
+        candidate = Candidate(zk, self._wake, self.metrics)
         log.info("election_entered", candidate=identity())
         if not candidate.wait(self._stop):
             return
         leader = Leader(
             candidate.take(), self._settings, self._side_effects, wake=self._wake, abandoned=self._delete_abandoned
         )
+        self.leader = leader
         self.leading.set()
         leader.lead(self._stop)
         log.info("leadership_left", n=leader.state.n)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a session with ZooKeeper that is connected now: it leads, or stands for election."""
+        zk = self._session
+        return zk is not None and zk.connected
+
+    def in_charge(self) -> tuple[Leader, ZooKeeperSession] | None:
+        """The present leadership and its session, once it has taken its first turn; None while there is none."""
+        leader, zk = self.leader, self._session
+        return None if leader is None or zk is None or leader.turned_at is None else (leader, zk)
+
+    def unready(self) -> str:
+        """Why this coordinator cannot lead now; empty if it leads, or stands for election."""
+        return "" if self.connected else "there is no connection to ZooKeeper, or this coordinator may not lead"
 
     def _delete_abandoned(self, job: str, spec: JobSpec) -> None:
         """Called when a leadership is over, whose topics may have been created after the next leader deleted them."""
         self._abandoned.submit(job, lambda _attempt: self._deletes_abandoned(job, spec))
 
     def _deletes_abandoned(self, job: str, spec: JobSpec) -> bool:
-        """If the topics' job has ended, no other process deletes them. If not, the topics are in use, whoever created them."""
+        """If the topics' job has ended, no other process deletes them. If not, it uses them, whichever process created them."""
         zk = self._session
         if zk is None:  # between two sessions
             return False
@@ -221,6 +244,19 @@ def main(settings: Settings) -> int:
         kafka=settings.kafka.bootstrap_servers,
     )
     coordinator = Coordinator(settings, KafkaLinks(settings))
+    leader_metrics.follow(lambda: coordinator.leader)
+    CONNECTED.follow(lambda: {(): float(coordinator.connected)})
+    dog, over = Watchdog(coordinator.in_charge), threading.Event()
+    threading.Thread(target=dog.run, args=(over,), name="watchdog", daemon=True).start()
+    try:
+        with served(settings, "coordinator", dog.hangs, coordinator.unready) as coordinator.metrics:
+            return _until_stopped(coordinator)
+    finally:
+        over.set()
+
+
+def _until_stopped(coordinator: Coordinator) -> int:
+    """Run it in a thread until a signal comes, or it ends by itself. Returns the exit code."""
     ended: list[BaseException] = []
     ends: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # of signals, and None when the coordinator has ended
 

@@ -32,6 +32,7 @@ FROM_ROOT = {
 
 REFERENCE = {
     "reference/sardonyx.md": ("sardonyx", "What jobs and programs import."),
+    "reference/pipeline.md": ("sardonyx.pipeline", "Jobs as pipelines of streams, and where they run."),
     "reference/testing.md": ("sardonyx.testing", "Tests of jobs: on rows, on real services, and under faults."),
     "reference/connectors.md": ("sardonyx.connectors.base", "What a connector of your own implements."),
     "reference/plan.md": (
@@ -43,7 +44,8 @@ REFERENCE = {
 
 IN_GROUPS = {
     "sardonyx": {
-        "Jobs": ["Job", "OnError", "JobPlan"],
+        "Jobs": ["Job", "GraphView", "Cycle", "OnError", "Secret", "JobPlan"],
+        "Programs over graphs": ["VertexProgram", "Vertex", "Superstep"],
         "Where the time of a row comes from": ["event_time", "kafka_time", "wall", "ordinal"],
         "Windows": ["tumbling", "hopping", "session", "counted", "calendar", "everything"],
         "What windows hold": [

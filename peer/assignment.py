@@ -39,6 +39,7 @@ class AssignmentHandle:
         connected: whether ZooKeeper is connected; while it is not, the assignment stands but nothing may be committed for it.
         runtime: time and threads.
         patience: seconds without anything to read after which the peer gives the task up, if another task has no peer.
+        stands: asks ZooKeeper whether the state node grants the assignment, up to the last write; None: ZooKeeper is away.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class AssignmentHandle:
         runtime: Runtime = REAL,
         *,
         patience: float = PATIENCE,
+        stands: Callable[[], bool | None] = lambda: True,
     ) -> None:
         self.assignment = assignment
         self.patience = patience
         self.worked = False
         """Whether a batch was committed for it."""
         self._connected = connected
+        self._stands = stands
         self._changed = runtime.condition()
         self._state: PeerState = "active"
         self._revoked = False
@@ -119,6 +122,25 @@ class AssignmentHandle:
         with self._changed:
             if not self._revoked:
                 self._changed.wait(timeout)
+
+    def confirm(self) -> None:
+        """Make sure that the assignment still stands, now that the peer holds a producer. Waits while ZooKeeper is away.
+
+        A coordinator that changes a job takes the assignments away first, and then fences the slots. So a producer that was there
+        when its assignment still stood is fenced, and no other one commits anything.
+
+        Raises:
+            AssignmentRevoked: it was taken away, even if the peer has not read that yet.
+            SessionLost: the session has ended.
+        """
+        while True:
+            self.check()
+            stands = self._stands()
+            if stands:
+                return
+            if stands is False:
+                raise AssignmentRevoked
+            self.pause(TICK)
 
     def check(self) -> None:
         """Raises :class:`AssignmentRevoked` if it was."""

@@ -10,13 +10,16 @@ import pyarrow as pa
 import structlog
 
 from peer.assignment import TICK
-from peer.batch_metrics import count_batch, count_restore
 from peer.batch_result import BatchDropped, Result, positions_after
+from peer.made_from import origin_of, saying, worked_by
+from peer.peer_metrics import count_batch, count_restore
 from peer.position_keeper import PositionKeeper
 from peer.sinks import sentinel_message
+from peer.telemetry import tell_committed
 from queues.batch import Batch
 from queues.lost import ReaderLost
 from queues.messages import Outgoing, Records
+from sardonyx.core.batch_origins import Origin, encode
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
 
@@ -66,8 +69,13 @@ class BatchCommit:
         result = self._work.apply(batch, self._clock)
         with self._clock("encode"):
             messages = [message for sink in self._work.sinks for message in sink.messages(*_parts(result))]
+            if self._work.loop is not None:
+                messages = self._work.loop.leaving(messages, batch.hops)
         state = [] if result.planned is None else result.planned.messages
-        return result, [*messages, *result.letters, *state]
+        made = [*messages, *result.letters, *state]
+        if self._work.sources is not None:
+            made = saying(made, self._work.stage, self._made_from(batch, result))
+        return result, made
 
     def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
         """Steps 5, 6 and 7: write everything in one transaction, commit it, then publish what was staged."""
@@ -78,14 +86,15 @@ class BatchCommit:
             )
             for partition, leader in batch.displaced.items()
         ]
-        positions = positions_after(self._work.stage, batch, result, messages)
+        work = self._work
+        positions = positions_after(work.stage, batch, result, messages, work.facts, work.checkpoint_every)
         times = self._session.times
         statements = [] if times is None else times.after_batch(positions)
         failpoint("begin")  # 5
         outgoing = [*batch.outbox, *messages, *displaced, *statements]
         if self._changes_nothing(batch, positions, outgoing):
             self._work.state_committed()
-            self._committed(result)
+            self._committed(batch, result)
             return
         if self._session.store is not None:
             positions = self._session.store.numbered(positions)
@@ -99,7 +108,7 @@ class BatchCommit:
             with self._clock("state"):
                 self._work.state_committed()
         failpoint("committed")
-        self._committed(result)
+        self._committed(batch, result)
 
     def _changes_nothing(self, batch: Batch, positions: dict[Partition, Position], outgoing: Sequence[Any]) -> bool:
         """Whether a batch that only brought the state of its partitions up has found nothing to do."""
@@ -157,7 +166,12 @@ class BatchCommit:
         store.commit()
         failpoint("stored")
 
-    def _committed(self, result: Result) -> None:
+    def _made_from(self, batch: Batch, result: Result) -> Origin:
+        """What a batch was made from, of a job that keeps its lineage."""
+        work = self._work
+        return origin_of(work.stage, batch, work.facts, result.rows_in, worked_by(work))
+
+    def _committed(self, batch: Batch, result: Result) -> None:
         """After the commit: publish, count, and tell the hooks."""
         job, task = self._work.assignment.job, self._work.stage.name
         rows_out, dead = result.table.num_rows, len(result.letters)
@@ -166,6 +180,12 @@ class BatchCommit:
                 for sink in self._work.sinks:
                     sink.committed()
             count_batch(job, task, result, self._clock.seconds)
+
+            def made_from() -> str:
+                origin = None if self._work.sources is None else encode(self._made_from(batch, result))
+                return "" if origin is None else origin.decode()
+
+            tell_committed(self._work.peer, self._work.assignment, result, self._clock.seconds, made_from)
             log.debug("batch_committed", rows_in=result.rows_in, rows_out=rows_out, **self._clock.milliseconds())
         else:
             count_restore(job, task, self._clock.seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -12,9 +13,10 @@ from queues.batch import Batch
 from queues.messages import Outgoing, Records, rows_to
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, LinkFacts
+from sardonyx.core.going_back import MINUTE, begins_after
 from sardonyx.core.graph import Stage
-from sardonyx.core.link_counts import with_told
+from sardonyx.core.link_counts import places, with_told
 from sardonyx.core.positions import Partition, Position, add
 
 
@@ -44,28 +46,34 @@ class Result:
 
 
 def positions_after(
-    stage: Stage, batch: Batch, result: Result, messages: Sequence[Outgoing | Records]
+    stage: Stage,
+    batch: Batch,
+    result: Result,
+    messages: Sequence[Outgoing | Records],
+    facts: Mapping[str, LinkFacts] = MappingProxyType({}),
+    every: int | None = None,
 ) -> dict[Partition, Position]:
     """The batch's positions with the counts after it.
 
     What is known of the whole batch only counts on one partition, so that the sum is exact. The rows of internal links are
-    known for each partition.
+    known for each partition. ``facts``: of the job's links. ``every``: how far its checkpoints are apart, if it has any.
     """
     positions = dict(batch.positions)
     if result.planned is not None:
         first = _positions_of_shards(stage, positions, result, result.planned)
     else:
-        first = _positions_of_rows(stage, positions, batch, result)
+        first = _positions_of_rows(stage, positions, batch, result, every)
     written = [rows_to(messages, link.topic) for link in stage.counted]
+    numbers = places(stage, facts)
     for partition, before in batch.positions.items():
         if positions[partition].counts != before.counts or (partition == first and any(written)):
-            told = with_told(before, written if partition == first else [0] * len(written)).told
+            told = with_told(before, written if partition == first else [0] * len(written), numbers).told
             positions[partition] = positions[partition]._replace(told=told)
     return positions
 
 
 def _positions_of_rows(
-    stage: Stage, positions: dict[Partition, Position], batch: Batch, result: Result
+    stage: Stage, positions: dict[Partition, Position], batch: Batch, result: Result, every: int | None
 ) -> Partition | None:
     """Count the rows of a batch. Returns the partition that what is written counts on; None: nothing is."""
     exact = {link.topic for link in stage.ingress if link.kind == "internal"}
@@ -80,10 +88,16 @@ def _positions_of_rows(
             rest = result.rows_in - sum(read.values())
             made = add(made, Counts(rest, result.table.num_rows, result.skipped, len(result.letters)))
         positions[partition] = positions[partition]._replace(counts=add(positions[partition].counts, made))
+    if every is None and any(link.time is not None and link.time.kind == "column" for link in stage.ingress):
+        every = MINUTE
     for partition, clock in result.clocks.items():
         position = positions[partition]
         ends = position.clock.value == END  # with this batch
-        positions[partition] = position._replace(clock=clock.ended() if ends else clock)
+        begins = position.begins
+        if every is not None:
+            began, before = batch.started[partition], batch.clocks[partition].seen
+            begins = begins if began is None else begins_after(begins, began, (before, clock.seen), every)
+        positions[partition] = position._replace(clock=clock.ended() if ends else clock, begins=begins)
     return first
 
 
@@ -104,6 +118,7 @@ def _positions_of_shards(
         position = positions[shard.partition]
         positions[shard.partition] = position._replace(
             state=(shard.mark.seq, shard.mark.low, shard.mark.base) if shard.mark.seq else None,
+            checkpoints=shard.checkpoints,
             drained=position.drained if shard.done else None,
             held=shard.held,
         )

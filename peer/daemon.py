@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,9 @@ import structlog
 
 from peer import gc_policy
 from peer.assignment import AssignmentHandle, RunnerLost
+from peer.peer_metrics import SPARK_RESTARTS, VIRTUAL_PEERS
+from peer.process import Process
+from peer.telemetry import telling
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
@@ -29,6 +33,8 @@ from sardonyx.core.notes import Assignment, PulseNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Post, Runtime
+from sardonyx.runtime.daemon_metrics import CONNECTED
+from sardonyx.runtime.metrics_server import served
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.runtime.temp_dirs import temp_dir
@@ -36,7 +42,6 @@ from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from peer.kept_shards import KeptShards
     from peer.prepared_task import PreparedTask
     from spark_tasks.session import SparkSession
 
@@ -63,6 +68,9 @@ _LOOK_EVERY = 5.0
 _IDLE = 60.0
 """Seconds that a virtual peer which such a daemon has added may be idle before it is removed."""
 
+_REGISTERED = frozenset({"idle", "prepared", "accepted", "working"})
+"""States of virtual peers that the coordinator knows."""
+
 _LAST_STEPS = 30.0
 """Seconds that draining may take beyond the transaction timeout: leave the group, deregister the peers, stop Spark."""
 
@@ -77,13 +85,19 @@ class SparkTaskRunner:
     """
 
     def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
+        from peer.kept_shards import KeptShards
+        from peer.standby import StandbyShards
+        from queues.state_follower import StateFollower
+
         self._settings = settings
         self.spark = spark
         self._code_cache = code_cache
         self._at_work: set[str] = set()
         """The virtual peers that work on a task."""
-        self._kept: KeptShards[Any] | None = None
-        """What assignments that are over left of their state; from the first assignment on."""
+        self._kept: KeptShards[Any] = KeptShards()
+        """What assignments that are over left of their state. All virtual peers have this one."""
+        self._standby = StandbyShards(lambda: StateFollower(settings))
+        """What this process follows of the state of other processes."""
 
     def restore(self, folder: Path) -> None:
         """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
@@ -97,6 +111,7 @@ class SparkTaskRunner:
         if is_alive(self.spark):
             return
         log.warning("spark_restarting")
+        SPARK_RESTARTS.add()
         stop_session(self.spark)
         try:
             self.spark = start_session(self._settings.spark, folder)
@@ -124,15 +139,33 @@ class SparkTaskRunner:
         except Exception as error:  # noqa: BLE001 - the first task meets the error too, and reports it
             log.debug("spark_warm_up_failed", error=str(error))
 
+    def close(self) -> None:
+        """No assignment comes any more: give back what earlier ones left. Before the folder of the stores is deleted."""
+        self._kept.close()
+        self._standby.close()
+
+    def stand_by(self, process: Callable[[], Process | None]) -> None:
+        """Follow the state of tasks of other processes, on threads of its own.
+
+        Args:
+            process: the session, and what this process is; None while there is no session.
+        """
+        from peer.standby_tasks import StandbyTasks
+
+        def prepare(zk: ZooKeeperSession, assignment: Assignment) -> PreparedTask:
+            return self.prepare(zk, "standby", assignment)
+
+        tasks = StandbyTasks(self._settings, process, self._standby, prepare)
+        threading.Thread(target=self._standby.run, name="standby", daemon=True).start()
+        threading.Thread(target=tasks.run, name="standby-tasks", daemon=True).start()
+
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
-        from peer.kept_shards import KeptShards
         from peer.preparation import prepare
         from spark_tasks.session import is_alive
 
         if not is_alive(self.spark):
             raise RunnerLost("Spark has ended")
-        self._kept = self._kept or KeptShards()
-        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept)
+        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept, self._standby)
 
     def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         from peer.task_loop import TaskLoop
@@ -163,6 +196,7 @@ class PeerDaemon:
         runtime: time and threads.
         between: how many virtual peers at least and at most, if the settings leave the number to the daemon. None: four, and
             as many as this machine bears.
+        metrics: ``host:port`` where this process serves its metrics, for others to know.
     """
 
     def __init__(
@@ -173,8 +207,10 @@ class PeerDaemon:
         connect: Connect = ZooKeeperSession.connect,
         runtime: Runtime = REAL,
         between: tuple[int, int] | None = None,
+        metrics: str = "",
     ) -> None:
         self._settings = settings
+        self._metrics = metrics
         fixed = settings.peer.virtual_peers
         self._between = (fixed, fixed) if fixed != "auto" else between or (_AT_LEAST, most_peers())
         self._runner = runner
@@ -183,6 +219,34 @@ class PeerDaemon:
         self._news = runtime.post()
         """Events of the present session. Each session has its own queue, because an ended session may still report."""
         self._stopping = False
+        self._zk: ZooKeeperSession | None = None
+        self._crew: _Crew | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a session with ZooKeeper that is connected now."""
+        zk = self._zk
+        return zk is not None and zk.connected
+
+    @property
+    def process(self) -> Process | None:
+        """Its session, and what it is in it; None while there is none."""
+        zk, crew = self._zk, self._crew
+        return None if zk is None or crew is None else Process(zk, crew.about)
+
+    def states(self) -> dict[tuple[str, ...], float]:
+        """How many virtual peers there are in each state."""
+        crew = self._crew
+        return {} if crew is None else crew.states()
+
+    def unready(self) -> str:
+        """Why this daemon takes no tasks now; empty if it does."""
+        if self._stopping:
+            return "the daemon drains"
+        if not self.connected:
+            return "there is no connection to ZooKeeper"
+        states = {state for (state,) in self.states()}
+        return "" if states & _REGISTERED else "no virtual peer is registered with the coordinator"
 
     def stop(self) -> None:
         """Drain the daemon: every virtual peer finishes its batch and leaves."""
@@ -211,7 +275,8 @@ class PeerDaemon:
     def _session(self, zk: ZooKeeperSession) -> None:
         """Run the virtual peers in one ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        crew = _Crew(self._settings, zk, self._runner, news, *self._between)
+        crew = _Crew(self._settings, zk, self._runner, news, self._between, self._metrics)
+        self._zk, self._crew = zk, crew
         try:
             while not self._stopping:
                 crew.follow_demand()
@@ -231,6 +296,7 @@ class PeerDaemon:
                 crew.leave()
             crew.join()
         finally:
+            self._zk = self._crew = None
             zk.close()
 
     def _reconnect(self) -> ZooKeeperSession | None:
@@ -256,28 +322,29 @@ class _Crew:
     """
 
     def __init__(
-        self, settings: Settings, zk: ZooKeeperSession, runner: TaskRunner, news: Post, least: int, most: int
+        self,
+        settings: Settings,
+        zk: ZooKeeperSession,
+        runner: TaskRunner,
+        news: Post,
+        between: tuple[int, int],
+        metrics: str,
     ) -> None:
-        self._settings = settings
-        self._zk = zk
-        self._runner = runner
-        self._news = news
-        self._least = least
-        self._most = most
+        self._settings, self._zk, self._runner, self._news = settings, zk, runner, news
+        self._least, self._most = between
         self._runtime = zk.runtime
         self._name = f"{_host()}-{self._runtime.token()[:12]}"
-        self._about = PulseNote(
-            self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT, tuple(settings.peer.tags)
-        )
+        tags = tuple(settings.peer.tags)
+        self.about = PulseNote(self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT, tags, metrics)
         self._numbers = itertools.count()
         self._peers: list[VirtualPeer] = []
         self._over = self._runtime.signal()
         self._is_demand_known = False
         self._missing = 0
         self._daemons = 1
-        self._grow(least)
-        log.info("peer_daemon_started", daemon=self._name, virtual_peers=least, deployment=settings.deployment)
-        if most > least:
+        self._grow(self._least)
+        log.info("peer_daemon_started", daemon=self._name, virtual_peers=self._least, deployment=settings.deployment)
+        if self._most > self._least:
             self._runtime.spawn(f"idle-{self._name}", self._tick)
 
     def follow_demand(self) -> None:
@@ -319,7 +386,7 @@ class _Crew:
                 self._zk,
                 self._runner,
                 f"{self._name}-{number}",
-                self._about,
+                self.about,
                 broke=lambda: self._news.put("BROKE"),
             )
             peer.start()
@@ -330,6 +397,10 @@ class _Crew:
         for peer in idle[: len(self._peers) - self._least]:
             log.info("virtual_peer_removed", idle_s=round(peer.idle_for))
             peer.leave()
+
+    def states(self) -> dict[tuple[str, ...], float]:
+        """How many virtual peers there are in each state. Called in any thread."""
+        return dict(Counter((peer.state,) for peer in list(self._peers) if not peer.ended))
 
     def look(self) -> None:
         """The connection is back, and watches did not outlive its loss."""
@@ -369,10 +440,23 @@ def main(settings: Settings) -> NoReturn:
     gc_policy.keep_little()  # first: later, pyarrow is imported and clients of Kafka have threads
     settings.require("zookeeper", "kafka")
     from queues.connectivity import check_reachable
+    from sardonyx.job.signatures import public_keys
     from spark_tasks.session import start_session, stop_session
 
-    check_reachable(settings)
-    with temp_dir("sardonyx-peer-") as folder, metrics.written_to(settings.metrics.file):
+    if settings.peer.signers:
+        public_keys(settings.peer.signers)  # to tell at once of what would have it decline every task
+    started: list[PeerDaemon] = []
+    SPARK_RESTARTS.add(0)
+    CONNECTED.follow(lambda: {(): float(any(daemon.connected for daemon in started))})
+    VIRTUAL_PEERS.follow(lambda: started[0].states() if started else {})
+    probes = (lambda: "", lambda: started[0].unready() if started else "the daemon starts")
+    # The endpoints first: whether Kafka is missing or Spark takes its time, a probe gets an answer.
+    with (
+        served(settings, "peer", *probes) as place,
+        temp_dir("sardonyx-peer-") as folder,
+        metrics.written_to(settings.metrics.file),
+    ):
+        check_reachable(settings)
         # Start Spark before the first pulse of every session: a peer that gets an offer must be able to answer at once.
         runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
         threading.Thread(target=runner.keep_workers, name="workers", daemon=True).start()
@@ -387,7 +471,9 @@ def main(settings: Settings) -> NoReturn:
             runner.restore(folder)
             return ZooKeeperSession.connect(settings, listener=listener)
 
-        daemon = PeerDaemon(settings, runner, connect=connect)
+        daemon = PeerDaemon(settings, runner, connect=connect, metrics=place)
+        started.append(daemon)
+        runner.stand_by(lambda: daemon.process)
 
         def on_signal(_number: int) -> None:
             if daemon._stopping:  # noqa: SLF001 (the signal handler belongs to the daemon)
@@ -395,10 +481,11 @@ def main(settings: Settings) -> NoReturn:
             daemon.stop()
             signal.alarm(math.ceil(settings.peer.transaction_timeout + _LAST_STEPS))
 
-        with heard((signal.SIGTERM, signal.SIGINT), on_signal):
+        with telling(settings), heard((signal.SIGTERM, signal.SIGINT), on_signal):
             try:
                 daemon.run()
             finally:
+                runner.close()
                 stop_session(runner.spark)
     # Skip the interpreter's own shutdown: it waits for threads and destroys Kafka clients. Either can hang without end
     # if the broker became unreachable during a request.

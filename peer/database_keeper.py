@@ -22,6 +22,7 @@ from sardonyx.state.base import Store
 from sardonyx.state.messages import Mark, Message
 from sardonyx.state.owed import Standing, standing
 from sardonyx.state.shape import refuse_other_shape, unknown_store
+from sardonyx.state.undo import Undo, UndoChange
 
 
 class Database(Protocol):
@@ -50,8 +51,15 @@ class DatabaseShard:
         """The next one, if the batch changes the state."""
         self.changes: Mapping[str, pa.Table] = {}
         self.schemas: Mapping[str, pa.Schema] = {}
+        self.undo: Mapping[int, Undo] = {}
+        self.moves = False
 
-    def messages(self, changes: Mapping[str, pa.Table], stores: Mapping[str, Store]) -> list[Message]:
+    def messages(
+        self,
+        changes: Mapping[str, pa.Table],
+        stores: Mapping[str, Store],
+        undo: UndoChange | None = None,  # noqa: ARG002 - a job with checkpoints keeps no state in a database
+    ) -> list[Message]:
         """Keep the changes for the commit of the batch. There is no log to write them to."""
         self.changes = {name: table for name, table in changes.items() if table.num_rows}
         self.schemas = {name: store.schema for name, store in stores.items()}
@@ -83,6 +91,9 @@ class DatabaseKeeper:
     publishes_first = True
     topic = ""
     """There is no log."""
+    since: int | None = None
+    begun: int | None = None
+    """No job goes on with a state in a database."""
 
     def __init__(
         self, database: Database, topic: str, confirm: Callable[[Mapping[Partition, Position | None]], None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +23,7 @@ from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
 from sardonyx.core.spec import late_policy
+from sardonyx.runtime.secret_values import unquoted
 from sardonyx.state.keyed_work import Failed as KeyFailed
 from spark_tasks.failures import Bad
 
@@ -73,19 +74,22 @@ def origin_of(message: Any, row: int | None) -> Origin:
 
 
 def unread(message: Any, failure: Failure) -> Failed:
-    """Make a failed record of a message that could not be decoded. It keeps the bytes unchanged."""
+    """Make a failed record of a message that could not be decoded, or whose row has a bad time. It keeps the bytes unchanged.
+    What was a dead letter becomes one of the same kind.
+    """
     letter = dead_letters.told(message)
-    kind: dead_letters.Kind = "large" if letter is not None and letter.kind == "large" else "raw"
-    return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, message.value(), message.key())
+    kind: dead_letters.Kind = "raw" if letter is None else letter.kind
+    value = dead_letters.row_of(message.value()) if kind == "row" else message.value()
+    return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, value, message.key())
 
 
-def unfit(applied: Applied, provenance: Provenance) -> list[Failed]:
-    """Return the rows of a batch for which the task's function raised."""
+def unfit(applied: Applied, provenance: Provenance, kind: dead_letters.Kind = "row") -> list[Failed]:
+    """Return the rows of a batch for which the task's function raised. ``kind``: whether it read them or made them."""
     rows = applied.bad_rows
     if rows is None:
         return []
     return [
-        Failed(bad, origin_of(*provenance.message(bad.index)), "row", rows.slice(index, 1))
+        Failed(bad, origin_of(*provenance.message(bad.index)), kind, rows.slice(index, 1))
         for index, bad in enumerate(applied.bad)
     ]
 
@@ -101,7 +105,8 @@ def failed_key(failed: KeyFailed, row: pa.Table, message: Any, place: int | None
         attempts: how often it was run.
     """
     index = 0 if failed.row is None else failed.row
-    return Failed(Bad(index, failed.kind, attempts, failed.failure), origin_of(message, place), "row", row)
+    kind: dead_letters.Kind = "made" if failed.row is None else "row"
+    return Failed(Bad(index, failed.kind, attempts, failed.failure), origin_of(message, place), kind, row)
 
 
 def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> Sorted:
@@ -113,6 +118,9 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
     """
     if not records:
         return Sorted()
+    records = [
+        replace(each, bad=msgspec.structs.replace(each.bad, failure=unquoted(each.bad.failure))) for each in records
+    ]
     task = stage.task
     table = _rows(task.name, records) if takes_failed(stage) else None
     rest = list(records)
@@ -187,7 +195,7 @@ def takes_failed(stage: Stage) -> bool:
 def error_of(record: Failed) -> SardonyxError:
     """Build the error that says why a record failed, with its topic, partition and offset."""
     failure, origin = record.bad.failure, record.origin
-    kind = FunctionError if record.kind == "row" else InputError
+    kind = FunctionError if record.kind in ("row", "made") else InputError
     fix = 'correct the topic, or set on_error="skip" or "dead_letter" on the tasks that read it'
     place = (
         f" (topic {origin.topic}, partition {origin.partition}, offset {origin.offset})" if kind is InputError else ""
@@ -204,7 +212,8 @@ def error_of(record: Failed) -> SardonyxError:
 
 def _letter(topic: str, task: str, record: Failed) -> Outgoing:
     bad = record.bad
-    letter = Letter(task, record.kind, bad.error, bad.attempts, bad.failure, record.origin)
+    version = 2 if record.kind == "made" else 1
+    letter = Letter(task, record.kind, bad.error, bad.attempts, bad.failure, record.origin, version)
     value, key, headers = dead_letters.packed(letter, record.value, record.key)
     return Outgoing(topic, value, 0, key, headers)
 

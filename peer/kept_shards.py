@@ -8,24 +8,21 @@ So it may lie here however long: if another process went on with it meanwhile, i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from sardonyx.runtime.clock import REAL, Runtime
+import structlog
+
+from sardonyx.core.positions import Partition
+from sardonyx.runtime.clock import REAL, Runtime, Worker
 from sardonyx.state.messages import Mark
+
+log = structlog.get_logger()
 
 SECONDS = 30.0
 """How long a shard is kept."""
-ENTRIES = 500_000
-"""How many entries all kept shards have together, at most; the oldest goes first. In memory an entry takes some 250 bytes."""
-
-
-class Place(NamedTuple):
-    """Which shard it is. Job ids are never used again."""
-
-    job: str
-    task: str
-    number: int
+MEMORY = 256 << 20
+"""Bytes of memory that all kept shards take together, at most; the oldest goes first."""
 
 
 class Keepable(Protocol):
@@ -36,56 +33,61 @@ class Keepable(Protocol):
         """Of its last commit."""
         ...
 
-    def __len__(self) -> int:
-        """Its entries."""
-        ...
-
 
 S = TypeVar("S", bound=Keepable)
 
 
 class _Kept(NamedTuple, Generic[S]):
     shard: S
+    memory: int
     discard: Callable[[S], None]
     until: float
 
 
 class KeptShards(Generic[S]):
-    """Those of one process. Its methods may be called by any thread.
+    """Those of one process, by their partition of the task's state log. Its methods may be called by any thread.
 
     Args:
         runtime: time and threads.
         seconds: how long a shard is kept.
-        entries: how many all together have at most.
+        memory: bytes that all together take, at most.
     """
 
-    def __init__(self, runtime: Runtime = REAL, seconds: float = SECONDS, entries: int = ENTRIES) -> None:
+    def __init__(self, runtime: Runtime = REAL, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self._runtime = runtime
         self._seconds = seconds
-        self._entries = entries
-        self._kept: OrderedDict[Place, _Kept[S]] = OrderedDict()
+        self._memory = memory
+        self._kept: OrderedDict[Partition, _Kept[S]] = OrderedDict()
         self._changed = runtime.condition()
         self._is_swept = False
+        self._sweeper: Worker | None = None
+        self._is_closed = False
 
-    def put(self, place: Place, shard: S, discard: Callable[[S], None]) -> None:
-        """Keep a shard that nothing else uses any more.
+    def put(self, place: Partition, shard: S, memory: int, discard: Callable[[S], None]) -> None:
+        """Keep a shard that nothing else uses any more. Of two of one place, the one with the later commit is kept.
 
         Args:
-            place: which one it is.
+            place: its partition of the state log.
             shard: all of it is committed.
+            memory: bytes that it takes.
             discard: gives back what it holds, once, if nothing takes it.
         """
+        new = _Kept(shard, memory, discard, self._runtime.now() + self._seconds)
         with self._changed:
-            gone = [self._kept.pop(place)] if place in self._kept else []
-            self._kept[place] = _Kept(shard, discard, self._runtime.now() + self._seconds)
-            while sum(len(kept.shard) for kept in self._kept.values()) > self._entries:
-                gone.append(self._kept.popitem(last=False)[1])
-            begins, self._is_swept = bool(self._kept) and not self._is_swept, self._is_swept or bool(self._kept)
+            before = self._kept.get(place)
+            if self._is_closed or memory > self._memory or (before and before.shard.mark.seq > shard.mark.seq):
+                gone, begins = [new], False
+            else:
+                gone = [self._kept.pop(place)] if before else []
+                self._kept[place] = new
+                while sum(kept.memory for kept in self._kept.values()) > self._memory:
+                    gone.append(self._kept.popitem(last=False)[1])
+                begins, self._is_swept = not self._is_swept, True
         _give_up(gone)
         if begins:
-            self._runtime.spawn("kept-state", self._sweep)
+            self._sweeper = self._runtime.spawn("kept-state", self._sweep)
 
-    def take(self, place: Place, mark: Mark) -> S | None:
+    def take(self, place: Partition, mark: Mark) -> S | None:
         """The shard, if it is kept as of this commit. It is not kept any more; one of another commit is given up."""
         with self._changed:
             found = self._kept.pop(place, None)
@@ -95,6 +97,17 @@ class KeptShards(Generic[S]):
             return found.shard
         _give_up([found])
         return None
+
+    def close(self) -> None:
+        """Give all up, and from now on each one that comes. Waits until those are given back whose time is over."""
+        with self._changed:
+            self._is_closed = True
+            gone = list(self._kept.values())
+            self._kept.clear()
+            self._changed.notify_all()
+        _give_up(gone)
+        if self._sweeper is not None:
+            self._sweeper.join()
 
     def _sweep(self) -> None:
         """Give shards up when their time is over; ends when none is left."""
@@ -110,7 +123,10 @@ class KeptShards(Generic[S]):
             _give_up(gone)
 
 
-def _give_up(gone: list[_Kept[S]]) -> None:
-    """Without the lock: to close a store on disk takes time."""
+def _give_up(gone: Iterable[_Kept[S]]) -> None:
+    """Without the lock: to close a store on disk takes time. One that cannot be given back holds up no other."""
     for kept in gone:
-        kept.discard(kept.shard)
+        try:
+            kept.discard(kept.shard)
+        except Exception as error:  # noqa: BLE001 - what it held is in the log
+            log.warning("state_not_given_back", error=str(error))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.window_split import late_in, row_times
+from queues.messages import Outgoing
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Stage
 from sardonyx.core.stores import kind_of
@@ -79,6 +80,11 @@ class Stores:
         """The number of entries."""
         return sum(map(len, self._open.values()))
 
+    @property
+    def memory(self) -> int:
+        """Bytes that they take, roughly; a store of the user's own does not say it, and counts nothing."""
+        return sum(getattr(store, "memory", 0) for store in self._open.values())
+
 
 class Asked(NamedTuple):
     """What an operator is to plan for one shard."""
@@ -114,6 +120,8 @@ class Answer(NamedTuple):
     :data:`LATE_PREFIX`."""
     failed: Sequence[Failed] = ()
     """Records that the user's function raises for. They have changed nothing."""
+    sent: Sequence[Outgoing] = ()
+    """What the shard sends to others of the task, in its order."""
 
 
 class Operator(Protocol):
@@ -229,11 +237,14 @@ class WindowOperator:
         return Answer(planned.results, {self._STORE: planned.changes}, planned.more, late_rows, kept)
 
     def _shard(self, asked: Asked) -> WindowShard | None:
-        """None: the shard never had a row. The first rows say which columns its store has."""
+        """None: the shard has nothing, and never had a row. The first rows say which columns its store has.
+
+        Of a checkpoint (:mod:`peer.shard_checkpoints`) rows of later times may have made the store, which is then empty.
+        """
         store = asked.stores.get(self._STORE)
+        if not asked.reads and (store is None or not store.scan(b"", None, 1).num_rows):
+            return None
         if store is None:
-            if not asked.reads:
-                return None
             store = asked.stores.open(
                 self._STORE, entry_schema(self._window, self._keys, asked.reads[0].piece.rows.schema)
             )

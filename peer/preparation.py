@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from peer.allowed import check_allowed, open_code, takes_code
 from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import takes_failed
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
+from peer.loops import loop_of
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
 from peer.rolling_sink import RollingSink
-from peer.shards import StateTopic
 from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
 from peer.stage_shards import shards_of
+from peer.standby import StandbyShards
+from peer.state_keeper import StateTopic
+from peer.store_setup import StoreSetup
 from queues.lost import ReaderLost
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionedOutput, SplitInput
@@ -27,15 +31,18 @@ from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
-from sardonyx.core.fronts import Sources
+from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position
-from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom
+from sardonyx.core.source_fronts import Sources
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
+from sardonyx.core.state_points import Adopted
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.lazy import lazy_module
+from sardonyx.runtime.secret_values import resolved
 from sardonyx.runtime.settings import Settings
 from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
@@ -44,13 +51,16 @@ if TYPE_CHECKING:
     from queues import confirmed_end, group_clocks, marked_topics, state_topics
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply
+    from spark_tasks import graphs as graph_functions
     from spark_tasks import keyed as keyed_functions
+    from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.session import SparkSession
 else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
+    graph_functions = lazy_module("spark_tasks.graphs")
 
 
 def prepare(
@@ -61,9 +71,10 @@ def prepare(
     assignment: Assignment,
     code_cache: Path,
     kept: KeptShards[Any] | None = None,
+    standby: StandbyShards | None = None,
 ) -> PreparedTask:
     """Fetch the job and its code, and do every preparation that can fail because of the job itself. ``kept``: what earlier
-    assignments of this process left of their state.
+    assignments of this process left of their state. ``standby``: what this process follows of the state of other processes.
 
     Raises:
         SardonyxError: the task cannot run here. The peer declines the assignment with this error.
@@ -75,10 +86,15 @@ def prepare(
     except msgspec.ValidationError as error:
         raise _too_old(error) from error
     free_unused(spark)
-    code = CodeBundle.open(_must(zk, node_paths.code(spec.code)), spec.code, code_cache) if spec.code else None
     graph = graph_of(spec, settings.deployment, job)
+    stage = graph.stage(assignment.task)
+    brings = spec.code if takes_code(settings.peer, stage) else None
+    code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
+    check_allowed(settings.peer, stage, code)
     folder = code_cache / "state"
-    return assemble(settings, spark, peer, assignment, graph, facts, code, state_folder=folder, kept=kept)
+    return assemble(
+        settings, spark, peer, assignment, graph, facts, code, state_folder=folder, kept=kept, standby=standby
+    )
 
 
 def assemble(
@@ -93,6 +109,7 @@ def assemble(
     state_folder: Path | None = None,
     runtime: Runtime = REAL,
     kept: KeptShards[Any] | None = None,
+    standby: StandbyShards | None = None,
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
@@ -102,11 +119,11 @@ def assemble(
     Raises:
         SardonyxError: the task cannot run here.
     """
-    stage = graph.stage(assignment.task)
+    stage = resolved(graph.stage(assignment.task))
     splits = any(link.kind == "splits" for link in stage.ingress)
     isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
     load = import_function if code is None else code.load
-    keyed = None if stage.task.keyed is None else _keyed(spark, stage.task, code, isolate=isolate)
+    within = _within(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
@@ -128,21 +145,29 @@ def assemble(
         shards=shards_of(
             stage,
             graph,
-            keyed,
+            facts,
+            within,
             state_topic or partial(state_topics.StateTopic, settings),
-            state_folder,
+            StoreSetup(state_folder, load, kept, standby),
             runtime,
             database,
-            load,
             sources,
-            kept,
-            assignment.job,
+            _adopted(stage, facts),
+            peer,
         ),
         keeper=database or next((sink for sink in sinks if isinstance(sink, PositionedSink)), None),
-        keyed=keyed,
+        within=within,
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
+        loop=loop_of(graph, stage.name),
         runtime=runtime,
+        checkpoint_every=graph.checkpoint_every,
     )
+
+
+def _adopted(stage: Stage, facts: Mapping[str, LinkFacts]) -> Adopted | None:
+    """The state of an earlier job that a task begins with; None: it begins with nothing."""
+    link = state_link(stage)
+    return None if link is None else facts[link.name].adopts
 
 
 def _database(settings: Settings, stage: Stage, facts: Mapping[str, LinkFacts], job: str) -> DatabaseKeeper | None:
@@ -162,13 +187,21 @@ def _database(settings: Settings, stage: Stage, facts: Mapping[str, LinkFacts], 
 
 
 def _task_of_results(task: TaskSpec) -> TaskSpec:
-    """The task as its results meet it: a function with keyed state has made them."""
-    return task if task.keyed is None else msgspec.structs.replace(task, fn=None, keyed=None)
+    """The task as its results meet it: a function with keyed state, a program over a graph, or rounds have made them."""
+    made = task.keyed is not None or whole_of(task) is not None
+    return msgspec.structs.replace(task, fn=None, keyed=None, graph=None, iterate=None) if made else task
 
 
-def _keyed(spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool) -> KeyedFunctions:
+def _within(
+    spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool
+) -> KeyedFunctions | GraphFunctions | None:
+    """The functions of a task that run while its state is planned; None: it has none."""
+    if task.fn is None or (task.keyed is None and whole_of(task) is None):
+        return None
     assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
-    return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+    if task.keyed is not None:
+        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+    return graph_functions.GraphFunctions(spark, task, code)
 
 
 def _function(spark: SparkSession | None, stage: Stage, code: CodeBundle | None, *, isolate: bool) -> Function:
@@ -191,7 +224,7 @@ def _sinks(
         if link.kind == "output":
             form = registry.topic_format(link.options, settings.kafka.schema_registry)
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
-        elif link.kind == "internal":
+        elif link.kind == "internal" and link != stage.between_shards:
             rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
             yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
     if stage.last.type == "output" and stage.last.connector != "kafka":

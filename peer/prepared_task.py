@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from peer import gc_policy
 from peer.batch_result import Result
-from peer.failed_records import Failed, error_of, late_letters, sort_out, unfit
+from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, unfit
 from peer.lifecycle import Hooks
+from peer.loops import Loop
 from peer.position_keeper import PositionKeeper
 from peer.provenance import Provenance
+from peer.row_times import without_bad_times
 from peer.shards import LATE_PREFIX, Shards
-from peer.sinks import Sink
+from peer.sinks import LinkSink, Sink
 from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
 from queues import block
@@ -24,22 +26,24 @@ from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_spl
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.fronts import Sources
 from sardonyx.core.graph import Stage
+from sardonyx.core.link_counts import LinkTally, Positions
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition
+from sardonyx.core.source_fronts import Sources
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
 from spark_tasks.applied import Applied, Function
 
 if TYPE_CHECKING:
-    from queues import group_clocks, totals
+    from queues import audit, group_clocks, totals
     from spark_tasks import read_splits, session, workarounds
+    from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.session import SparkSession
 else:  # Kafka's client and Spark: a job that a test runs in its own process needs neither, if it has no functions
-    group_clocks, totals = map(lazy_module, ("queues.group_clocks", "queues.totals"))
+    audit, group_clocks, totals = map(lazy_module, ("queues.audit", "queues.group_clocks", "queues.totals"))
     read_splits, session, workarounds = map(
         lazy_module, ("spark_tasks.read_splits", "spark_tasks.session", "spark_tasks.workarounds")
     )
@@ -92,18 +96,30 @@ class PreparedTask:
     """If the job keeps its lineage: its sources."""
     shards: Shards | None = None
     """The state of the task, if it has any."""
-    keyed: KeyedFunctions | None = None
-    """The functions of a task with keyed state; ``function`` is then only of the tasks that are fused to it."""
+    within: KeyedFunctions | GraphFunctions | None = None
+    """The functions that run while the state is planned; ``function`` is then only of the tasks that are fused to it."""
     keeper: PositionKeeper | None = None
     """What keeps its positions beside Kafka, if anything does."""
     writers: Mapping[str, Stage] = field(default_factory=dict)
     """By internal link that it reads, the task that writes it."""
+    loop: Loop | None = None
+    """The loop that it is in, if it is in one."""
     runtime: Runtime = REAL
     """Tells the time of rows that have none of their own."""
+    checkpoint_every: int | None = None
+    """How far the checkpoints of its job are apart, in microseconds; None: it has none."""
 
     def written(self) -> dict[str, int | None]:
         """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
         return totals.written_to(self.settings, self.assignment.job, self.writers, self.facts)
+
+    def loop_positions(self, loop: Loop) -> dict[str, Positions]:
+        """What the stages of its loop have committed: see :func:`queues.totals.loop_positions`."""
+        return totals.loop_positions(self.settings, self.assignment.job, loop.graph, loop.cycle)
+
+    def audited(self, loop: Loop) -> dict[str, LinkTally]:
+        """Whether rows were lost on the links of its loop: see :func:`queues.audit.audit`."""
+        return audit.audit(self.settings, loop.graph, self.assignment.job, self.facts)
 
     @property
     def group(self) -> str:
@@ -141,7 +157,7 @@ class PreparedTask:
 
     def give(self, more: Mapping[str, Any]) -> None:
         """Give the task's function further keyword arguments, which come from its lifecycle. Raises FunctionError."""
-        (self.keyed or self.function).give(more)
+        (self.within or self.function).give(more)
 
     def begin(self) -> None:
         """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
@@ -151,8 +167,8 @@ class PreparedTask:
     def abandon(self) -> None:
         """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
-        if self.keyed is not None:
-            self.keyed.abandon()
+        if self.within is not None:
+            self.within.abandon()
         if self.spark is not None:
             session.cancel_group(self.spark, self._spark_group)
 
@@ -167,6 +183,8 @@ class PreparedTask:
             InputError: the messages do not have the format that the job declares.
             FunctionError: the user's function raised, and the task's ``on_error`` is to fail.
         """
+        if self.loop is not None and self.loop.is_beyond(batch.hops):
+            return self._beyond(self.loop, batch, clock)
         if self.shards is not None:
             return self._through_shards(self.shards, batch, clock)
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
@@ -184,8 +202,10 @@ class PreparedTask:
 
     def _through_shards(self, shards: Shards, batch: Batch, clock: StepTimer) -> Result:
         """Let the task's operator have the rows. Functions are given its results: of windows, what those that close hold."""
-        keyed = self.keyed
-        if keyed is not None and self.hooks is not None and batch.rows:  # its function runs while the state is planned
+        within = self.within
+        if within is not None:
+            within.worked = within.waited = 0.0
+        if within is not None and self.hooks is not None and batch.rows:  # its function runs while the state is planned
             self.hooks.before_batch(sum(batch.rows.values()))
         with clock("state"):
             try:
@@ -196,9 +216,9 @@ class PreparedTask:
                 raise
         parts = {"restore": shards.restoring}
         rows_in = sum(planned.rows_in.values())
-        if keyed is not None:
-            parts |= {"function": keyed.worked, "spark": keyed.waited}
-            if keyed.worked:
+        if within is not None:
+            parts |= {"function": within.worked, "spark": within.waited}
+            if within.worked:
                 self._after_function()
         elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
@@ -209,7 +229,8 @@ class PreparedTask:
                 applied = self.function.apply(planned.results)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
-        failed = [*planned.failed, *unfit(applied, planned.origins)]
+        aggregates = self.stage.task.window is not None and bool(self.stage.task.window.aggregate)
+        failed = [*planned.failed, *unfit(applied, planned.origins, "made" if aggregates else "row")]
         ways = sort_out(self.stage, self.sinks, failed)
         letters = [*ways.letters, *late_letters(self.stage, planned.late, LATE_PREFIX, planned.late_from)]
         return Result(
@@ -222,6 +243,24 @@ class PreparedTask:
             in_force=_in_force(batch),
             planned=planned,
         )
+
+    def _beyond(self, loop: Loop, batch: Batch, clock: StepTimer) -> Result:
+        """The result of rows that have come over too many feedback links: they are failed records, and no function sees them."""
+        with clock("decode"):
+            rows = self._rows(batch)
+        failed = [
+            Failed(loop.bad(index, batch.hops, self.stage.name), origin_of(*rows.provenance.message(index)), "row", row)
+            for index, row in enumerate(rows.table.slice(at, 1) for at in range(rows.table.num_rows))
+        ]
+        outside = [sink for sink in self.sinks if not (isinstance(sink, LinkSink) and sink.topic in loop.links)]
+        ways = sort_out(self.stage, outside, failed)
+        table, planned = rows.table.schema.empty_table(), None
+        if self.shards is not None:
+            with clock("state"):
+                planned = self.shards.plan(replace(batch, messages={}, spans={}, in_force={}))
+            planned = planned._replace(rows_in=dict(batch.rows))
+            table = planned.results
+        return Result(table, len(failed), ways.skipped, ways.first_error, ways.failed, ways.letters, planned=planned)
 
     def _read_and_apply(self, batch: Batch, clock: StepTimer) -> _Done | None:
         """Let the workers that apply the function also read the splits.
@@ -237,7 +276,8 @@ class PreparedTask:
         if not messages:
             return None
         with clock("function"):
-            read = self.function.read_and_apply(self.source, [_split(message) for message in messages])
+            splits = [_split(message) for message in messages]
+            read = self.function.read_and_apply(self.source, splits, self.runtime.wall())
             if read is None:
                 return None
             self._after_function()
@@ -290,15 +330,23 @@ class PreparedTask:
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
                 pieces = self._read_splits(self.source, [_split(message).data for message in messages])
-                provenance.add(messages, [piece.num_rows for piece in pieces])
-                tables.append(read_splits.joined_splits(pieces) if self.spark else block.concat(pieces))
+                read_there = read_splits.joined_splits(pieces) if self.spark else block.concat(pieces)
+                counts = [piece.num_rows for piece in pieces]
+                rows = without_bad_times(read_there, self.stage.task, self.runtime.wall())
+                if rows.bad:
+                    all_rows = Provenance()
+                    all_rows.add(messages, counts)
+                    failed += unfit(rows, all_rows)
+                provenance.add(messages, counts, [bad.index for bad in rows.bad])
+                tables.append(_table(rows, read_there.schema))
             elif link.kind == "internal":
                 blocks = [block.decode([message.value()]) for message in messages]
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(block.concat(blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
-                read = read_topic(link, messages, registry_url, batch, self.runtime.wall())
+                since = self.facts[link.name].since
+                read = read_topic(link, messages, registry_url, batch, self.runtime.wall(), since)
                 clocks |= read.clocks
                 in_force = max(in_force, read.in_force)
                 provenance.add(read.messages, None)

@@ -31,10 +31,17 @@ _PASSING = frozenset(
         "SX-OUTPUT-FULL",
         "SX-OUTPUT-AWAY",
         "SX-STATE-FULL",
+        "SX-KAFKA-DENIED",
         "SX-KAFKA-LOST",
         "SX-KAFKA-REFUSED",
         "SX-KAFKA-UNREACHABLE",
+        "SX-PEER-FILES",
+        "SX-PEER-MODULE",
+        "SX-PEER-SIGNATURE",
+        "SX-PEER-SIGNERS",
         "SX-REGISTRY-UNREACHABLE",
+        "SX-SECRET-MISSING",
+        "SX-SIGNED-MISSING",
         "SX-DATABASE-REFUSED",
         "SX-DATABASE-UNREACHABLE",
     }
@@ -149,7 +156,7 @@ class RetryPolicy:
                 "SX-KAFKA-REJECTED",
                 f"Kafka refused the results of task {self._task} {_REFUSALS} times in a row.",
                 cause=str(reason),
-                fix="Check the settings of the topic and the rights of this client. Nothing of the batch was written.",
+                fix="Check the settings of the topic. Nothing of the batch was written.",
             )
         return float(0.1 * 2**self._refusals)
 

@@ -15,13 +15,15 @@ import time
 import msgspec
 import structlog
 
+from peer.made_from import saying, worked_by
 from peer.rolling_sink import RollingSink
 from peer.task_session import TaskSession
-from queues.messages import Outgoing
+from queues.messages import Outgoing, Records
 from queues.reader import Reader
 from queues.tail import Tail
 from sardonyx.connectors.files.roll import Chunk, Listing, Rolled
 from sardonyx.connectors.files.rolling import Merged, RollingFiles
+from sardonyx.core.batch_origins import Origin
 from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
@@ -143,7 +145,10 @@ class Roller:
             self.close()
             return
         rolled = self._rolled(merged, chunks)
-        session.write([Outgoing(sink.parts.topic, msgspec.json.encode(rolled), 0)], {sink.parts: first})
+        entry: list[Outgoing | Records] = [Outgoing(sink.parts.topic, msgspec.json.encode(rolled), 0)]
+        if session.work.sources is not None:  # no record comes into the listing by it
+            entry = saying(entry, session.work.stage, Origin(0, worked_by(session.work), {}))
+        session.write(entry, {sink.parts: first})
         failpoint("rolled")
         self._needed = first
         self._listing.roll(rolled)

@@ -1,21 +1,26 @@
-"""The times of the rows that a batch brings from a user's topic, and the clocks that follow from them."""
+"""The times of the rows that a batch brings from a user's topic or from splits, and the clocks that follow from a topic's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from queues.batch import Batch
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.text import shorten
 from sardonyx.core.timing import TimeSpec
-from sardonyx.core.units import seconds
-from sardonyx.state.times import Mask, Times, bad_time, column_of, in_force, times_of
+from sardonyx.state.times import Mask, Times, in_force, judged, microseconds, shown
+from spark_tasks.applied import Applied
+from spark_tasks.failures import Bad
 
 _MICROSECONDS = 1_000_000
 _WALL = pa.timestamp("us", "UTC")
@@ -26,21 +31,25 @@ class Timed(NamedTuple):
 
     table: pa.Table
     """Without the rows that have no time; with the column that the input adds, if it adds one."""
-    bad: list[tuple[int, Failure]]
-    """Indices of the rows without a time, and what is wrong."""
+    bad: dict[int, Failure]
+    """By the number of a row: why it is not in the table."""
     clocks: dict[Partition, SourceClock]
     """Of the partitions after these rows."""
     in_force: Times
     """The clock before each of the rows that stay."""
-
-
-def microseconds(duration: str) -> int:
-    """A duration as the clocks count it."""
-    return round(seconds(duration) * _MICROSECONDS)
+    left_out: Mask | None = None
+    """Which of the rows that have a time are not of the times that are read, and so not in the table. None: none is."""
 
 
 def timed(
-    link: Link, spec: TimeSpec, rows: pa.Table, messages: Sequence[Any], kept: Mask, batch: Batch, now: float
+    link: Link,
+    spec: TimeSpec,
+    rows: pa.Table,
+    messages: Sequence[Any],
+    kept: Mask,
+    batch: Batch,
+    now: float,
+    since: int | None = None,
 ) -> Timed:
     """Give rows of a topic their times, and move the clocks of its partitions.
 
@@ -52,6 +61,7 @@ def timed(
         kept: which of the messages gave a row.
         batch: says which partitions the messages came from, and the clocks before them.
         now: seconds since 1970, by this machine.
+        since: rows before it are left out, as are those of times that ``spec`` leaves out; they move the clocks all the same.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows do not have the column, or it holds no times.
@@ -65,13 +75,11 @@ def timed(
         added = _added(spec, batch, names, places, messages, now)
         rows = rows.append_column(spec.column, added if kept.all() else added.filter(pa.array(kept)))
     places = places[kept]
-    column = column_of(rows, spec.column, f"topic {link.topic}")
-    times, missing = times_of(column, spec.unit)
-    ahead = _ahead(spec, times, now)
-    wrong = missing | ahead
-    bad = [(i, bad_time(spec, column[i].as_py(), bool(ahead[i]))) for i in np.flatnonzero(wrong).tolist()]
-    if bad:
-        rows, times, places = rows.filter(pa.array(~wrong)), times[~wrong], places[~wrong]
+    found = judged(rows, spec, now, f"topic {link.topic}")
+    times = found.times
+    if found.bad:
+        good = found.good
+        rows, times, places = rows.filter(pa.array(good)), times[good], places[good]
     delay = 0 if spec.kind == "ordinal" else microseconds(spec.delay)
     clocks: dict[Partition, SourceClock] = {}
     force = np.full(len(times), NEVER, np.int64)
@@ -80,7 +88,49 @@ def timed(
         own, before = times[here], batch.clocks.get(partition, SourceClock())
         force[here] = in_force(before, own, delay)
         clocks[partition] = before.after(int(own.max()), delay) if len(own) else before
-    return Timed(rows, bad, clocks, force)
+    left_out = _left_out(times, since, spec)
+    if left_out.any():
+        stay = ~left_out
+        return Timed(rows.filter(pa.array(stay)), found.bad, clocks, force[stay], left_out)
+    return Timed(rows, found.bad, clocks, force)
+
+
+def _left_out(times: Times, since: int | None, spec: TimeSpec) -> Mask:
+    """Which rows are not of the times that are read."""
+    found = np.zeros(len(times), np.bool_)
+    for first in (since, spec.since):
+        if first is not None:
+            found |= times < first
+    if spec.until is not None:
+        found |= times >= spec.until
+    return found
+
+
+def without_bad_times(rows: pa.Table, task: TaskSpec, now: float) -> Applied:
+    """Rows that an input task has read from splits, less those with a bad time, if the input says where its times come from.
+
+    Args:
+        rows: as they were read; the numbers of the bad ones count these.
+        task: the input.
+        now: seconds since 1970, by this machine.
+
+    Raises:
+        FunctionError: as :func:`timed`.
+    """
+    found = judged(rows, task.time, now, f"input {task.name}") if task.time is not None and rows.num_rows else None
+    if found is None or not found.bad:
+        return Applied(rows)
+    good = pa.array(found.good)
+    bad = [
+        Bad(index, "InputError", 1, msgspec.structs.replace(failure, cause=_cause(failure, rows, index)))
+        for index, failure in found.bad.items()
+    ]
+    return Applied(rows.filter(good), bad, rows.filter(pc.invert(good)))
+
+
+def _cause(failure: Failure, rows: pa.Table, index: int) -> str:
+    """A topic's record is named by its offset, and a row of a split is shown."""
+    return shorten(f"{failure.cause}; the row is {shown(rows, index)}", 500)
 
 
 def _added(
@@ -104,9 +154,3 @@ def _added(
         first = batch.positions[partition].counts.rows_in
         numbers[here] = np.arange(first, first + np.count_nonzero(here))
     return pa.array(numbers)
-
-
-def _ahead(spec: TimeSpec, times: Times, now: float) -> Mask:
-    if spec.most_ahead is None or spec.kind == "ordinal":
-        return np.zeros(len(times), np.bool_)
-    return times > int(now * _MICROSECONDS) + microseconds(spec.most_ahead)

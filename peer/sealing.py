@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from peer.database_keeper import DatabaseKeeper
+from peer.loop_end import LoopEnd
 from peer.sinks import TopicSink
 from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
@@ -48,12 +49,16 @@ class Sealing:
         self._sealed = False
         self._asked_broker_at = 0.0
         self._differed = 0
+        loop = session.work.loop
+        self._loop_end = LoopEnd(session, loop) if loop is not None and loop.begins_with(session.work.stage) else None
 
     def look(self) -> None:
         """Go on towards the end, if everything that was read is committed."""
         session = self._session
         if self._sealed or not (session.reader.idle and session.reader.member and session.handle.may_commit):
             return
+        if self._loop_end is not None:
+            self._loop_end.look()
         if session.handle.state == "sealing":
             if committed := self._all_committed():
                 self._seal(committed)
@@ -87,10 +92,12 @@ class Sealing:
         session.reader.check_partitions()
         if not session.meanwhile(self._settled):
             return
-        if not self._totals_agree(committed):
+        left = session.reader.all_left()
+        if not self._totals_agree(committed | left):
             return
         if session.work.stage.marks:
             with sealing_writer(session.work) as writer:
+                session.handle.confirm()
                 # Only now: an earlier sealer may have written its seal since the first look, and cannot any more.
                 committed = session.reader.all_committed()
                 if not rules.sealable({p: _drained(position) for p, position in committed.items()}):
@@ -98,7 +105,7 @@ class Sealing:
                 self._write(committed, writer)
         else:
             self._write(committed)
-        self._complete(committed)
+        self._complete(committed, left)
 
     def _totals_agree(self, committed: dict[Partition, Position | None]) -> bool:
         """Compare what was written to the task's links with what it has read: chains do not show that the end of one is lost.
@@ -106,7 +113,8 @@ class Sealing:
         Raises:
             InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: they differ, and have not come to agree.
         """
-        links = [link for link in self._session.work.stage.ingress if link.kind == "internal"]
+        ingress = self._session.work.stage.ingress
+        links = [link for link in ingress if link.kind == "internal" and not link.feedback]
         written = self._session.meanwhile(self._session.work.written) if links else {}
         for link in links:
             rows, read = written.get(link.name), link_counts.read(link, committed)
@@ -141,11 +149,11 @@ class Sealing:
         session.write(messages, positions, writer)
         failpoint("sealed")
 
-    def _complete(self, committed: dict[Partition, Position | None]) -> None:
-        """Finish the outputs, and tell the coordinator."""
+    def _complete(self, committed: dict[Partition, Position | None], left: dict[Partition, Position | None]) -> None:
+        """Finish the outputs, and tell the coordinator. ``left``: what was committed in partitions that are not used any more."""
         session, work = self._session, self._session.work
         session.meanwhile(self._seal_sinks)
-        counts = total(position for position in committed.values() if position is not None)
+        counts = total((committed | left).values())
         done = Completed(
             peer=work.peer, assignment=work.assignment.id, counts=counts, positions=of_inputs(work.stage, committed)
         )

@@ -8,37 +8,37 @@ of what is committed.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from peer.kept_shards import KeptShards, Place
 from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
-from peer.provenance import Provenance
-from peer.state_keeper import ShardKeeper, StateKeeper, StateTopic, TopicKeeper
-from peer.window_split import rows_in
+from peer.provenance import Provenance, ShardOrigin
+from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
+from peer.shard_stores import discard, empty_stores
+from peer.state_keeper import ShardKeeper, StateKeeper, TopicKeeper
+from peer.store_setup import NO_SETUP, StoreSetup
+from peer.window_split import row_times, rows_in
 from queues import block
 from queues.batch import Batch
 from queues.messages import Outgoing
+from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.fronts import Held, HeldRows, Sources, least
-from sardonyx.core.graph import Stage
+from sardonyx.core.fronts import Held, least
+from sardonyx.core.graph import Link, Stage
 from sardonyx.core.positions import Partition
+from sardonyx.core.source_fronts import HeldRows, Sources
 from sardonyx.core.stores import is_own
-from sardonyx.runtime.functions import import_function
 from sardonyx.state.base import GONE, KEY, Store
-from sardonyx.state.custom import CustomStore
-from sardonyx.state.memory import MemoryStore
+from sardonyx.state.columns import SLICE
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
 
@@ -64,38 +64,17 @@ class _Shard:
     """Of its first partition, when it was last compared with the position."""
     held: HeldRows = field(default_factory=HeldRows)
     """If the job keeps its lineage: what it holds after its last commit."""
+    checkpoints: ShardCheckpoints = field(default_factory=ShardCheckpoints)
+    """If the job has checkpoints."""
 
     @property
     def mark(self) -> Mark:
         """Of its last commit."""
         return self.log.mark
 
-    def __len__(self) -> int:
-        return len(self.stores)
-
     def discard(self) -> None:
         """Give back what it holds."""
-        _discard(self.stores, self.folder)
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Where the results of a shard came from, as a message says it of itself."""
-
-    place: Partition
-    reached: int
-
-    def topic(self) -> str:
-        return self.place.topic
-
-    def partition(self) -> int:
-        return self.place.number
-
-    def offset(self) -> int:
-        return self.reached
-
-    def headers(self) -> None:
-        return None
+        discard(self.stores, self.folder)
 
 
 class ShardCommit(NamedTuple):
@@ -110,6 +89,8 @@ class ShardCommit(NamedTuple):
     """Whether this is the clock of the batch."""
     held: Held | None = None
     """If the job keeps its lineage: what the shard still holds after it."""
+    checkpoints: Checkpoints | None = None
+    """If the job has checkpoints: what is known of them after it."""
 
 
 class Planned(NamedTuple):
@@ -154,41 +135,39 @@ class Shards:
     Args:
         stage: a task with state.
         operator: what it does with its rows.
-        topic: the log of its state; None: it has a keeper of another kind.
-        folder: for stores on disk. They are copies of the log, so nothing in it outlives the assignment.
+        keeper: where the truth about its state is.
+        setup: what the process has for its stores.
         now: the machine's clock, in microseconds since 1970.
-        keeper: where the truth about its state is; None: in the log.
-        load: finds a store of the user's own.
         sources: of the job, if it keeps its lineage.
-        kept: shards of earlier assignments of this process; None: there are none, and none is kept.
-        place: job and task, for these.
+        every: if the job has checkpoints, how far they are apart, in microseconds.
     """
 
     def __init__(
         self,
         stage: Stage,
         operator: Operator,
-        topic: StateTopic | None,
-        folder: Path | None = None,
+        keeper: StateKeeper,
+        setup: StoreSetup = NO_SETUP,
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
-        keeper: StateKeeper | None = None,
-        load: Callable[[str], Any] = import_function,
         sources: Sources | None = None,
-        kept: KeptShards[Any] | None = None,
-        place: tuple[str, str] = ("", ""),
+        every: int | None = None,
     ) -> None:
         self._operator = operator
-        self._kept, self._place = kept, place
+        self._checkpoints = None if every is None else CheckpointPlans(operator, stage.ingress, every)
+        # A store of the user's own is not kept: its code may hold anything, such as a folder that ends with the assignment.
+        self._kept = None if is_own(operator.store) else setup.kept
+        self._standby = setup.standby if stage.task.standby else None
+        self._holding: set[int] = set()
+        """The numbers of the shards that this peer has, as the standby was told."""
         self._is_sound = True
         """Whether the last plan and the last commit went well."""
         self._links = stage.ingress
-        self._keeper = keeper or _in_topic(stage, topic)
-        self._folder = folder
+        self._keeper = keeper
+        self._setup = setup
         self._now = now
-        self._load = load
         self._shards: dict[int, _Shard] = {}
         self._sources = sources
-        self._planned: dict[int, tuple[_Shard, Answer, HeldRows]] = {}
+        self._planned: dict[int, tuple[_Shard, Answer, HeldRows, ShardCheckpoints | None]] = {}
         self.restoring = 0.0
         """Seconds that the last plan took to make shards again from their log."""
 
@@ -203,6 +182,7 @@ class Shards:
         first = {p.number: (p, n) for p, n in incarnations.items() if p.topic == self._links[0].topic}
         for number in self._shards.keys() - first.keys():
             self._shards[number].incarnation = None
+        self._let_go(self._holding - first.keys())
         return {
             partition
             for number, (partition, incarnation) in first.items()
@@ -221,14 +201,16 @@ class Shards:
     def committed(self) -> None:
         """The transaction with what was planned has committed."""
         self._is_sound = False
-        for shard, answer, held in self._planned.values():
+        for shard, answer, held, checkpoints in self._planned.values():
             # Stores first: a shard whose store has failed must not pass for one that has this commit.
             for name, changes in answer.changes.items():
                 if changes.num_rows:
                     shard.stores.all[name].apply(changes)
             shard.log.committed()
             shard.held = held
-            shard.more, shard.wake = answer.more, self._operator.wake(shard.stores)
+            if checkpoints is not None:
+                shard.checkpoints = checkpoints
+            shard.more, shard.wake = answer.more or shard.log.moves, self._operator.wake(shard.stores)
             if held.without_end and not self._operator.is_open(shard.stores):
                 shard.held, shard.more = HeldRows(), True  # a further batch says so in the position
         self._planned.clear()
@@ -236,7 +218,7 @@ class Shards:
 
     def dropped(self) -> None:
         """What was planned is not committed, or it is not known. What was is read from the positions."""
-        for shard, _, _ in self._planned.values():
+        for shard, *_ in self._planned.values():
             shard.log.dropped()
             shard.incarnation = None
         self._planned.clear()
@@ -260,7 +242,7 @@ class Shards:
         shards = {number: self._shard(number, batch) for number in touched}
         clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
         firsts = {number: self._partitions(number)[0] for number in touched}
-        origins = {number: _Origin(first, batch.positions[first].offset) for number, first in firsts.items()}
+        origins = {number: ShardOrigin(first, batch.positions[first].offset) for number, first in firsts.items()}
         asked = [
             Asked(
                 n,
@@ -289,13 +271,21 @@ class Shards:
                 lates.append(rows)
                 found.late_from.add([message], [rows.num_rows])
             failed += answer.failed
-            for made in shard.log.messages(answer.changes, shard.stores.all):
+            found.messages.extend(answer.sent)
+            kept_apart = self._kept_apart(shard, each, answer, batch)
+            undo = None if kept_apart is None else kept_apart.undo
+            for made in shard.log.messages(answer.changes, shard.stores.all, undo):
                 found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
             closed = before if answer.more else each.clock
             held = self._held(shard, each, batch, closed)
-            found.shards.append(ShardCommit(first, shard.log.planned, closed, not answer.more, held.merged))
-            self._planned[each.number] = shard, answer, held
+            planned = shard.log.planned
+            # What another job would begin with must stand in the log of this one.
+            complete = not shard.log.moves or planned.base > 0
+            checkpoints = None if kept_apart is None else kept_apart.after(planned, complete=complete)
+            known = None if checkpoints is None else checkpoints.known
+            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, known))
+            self._planned[each.number] = shard, answer, held, checkpoints
         table = block.concat(results) if results else pa.table({})
         late = block.concat(lates) if lates else None
         self._is_sound = True
@@ -303,15 +293,29 @@ class Shards:
 
     def close(self) -> None:
         """The assignment is over: leave the shards to the process for a moment, or give memory and files back. After an error
-        they are not kept: its cause may lie in a store.
+        they are not kept: its cause may lie in a store. Nor is one that another peer may have gone on with.
         """
+        self._let_go(self._holding)
+        stale = {number for number, shard in self._shards.items() if shard.incarnation is None}
         self.dropped()
         for number, shard in self._shards.items():
-            if self._kept is None or not self._is_sound:
+            keeps = self._kept is not None and self._is_sound and number not in stale
+            memory = _memory(shard) if keeps else None
+            if self._kept is None or memory is None:
                 shard.discard()
             else:
-                self._kept.put(Place(*self._place, number), shard, _Shard.discard)
+                self._kept.put(self._place(number), shard, memory, _Shard.discard)
         self._shards.clear()
+
+    def _let_go(self, numbers: Iterable[int]) -> None:
+        """Other processes may have these shards now, and this one may follow them."""
+        for number in list(numbers):
+            self._holding.discard(number)
+            if self._standby is not None:
+                self._standby.let_go(self._place(number))
+
+    def _place(self, number: int) -> Partition:
+        return Partition(self._keeper.topic, number)
 
     def _held(self, shard: _Shard, asked: Asked, batch: Batch, closed: int) -> HeldRows:
         """What a shard holds after a batch, if the job keeps its lineage. Its rows are not older than what was stated before."""
@@ -325,6 +329,13 @@ class Shards:
             fronts = [sources.stated_in(place.topic, batch.before[place]) for place in places]
             came = Held(until, least(fronts, len(sources)))
         return shard.held.after(came, closed)
+
+    def _kept_apart(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch) -> PlannedCheckpoints | None:
+        """What a batch means for the checkpoints of a shard, if the job has any."""
+        if self._checkpoints is None:
+            return None
+        before = min(batch.clocks.get(each, SourceClock()).value for each in self._partitions(asked.number))
+        return self._checkpoints.plan(shard.checkpoints, asked, answer, before)
 
     def _before_end(self, number: int, batch: Batch) -> int:
         return min(batch.stated.get(p, batch.positions[p].clock.value) for p in self._partitions(number))
@@ -345,13 +356,21 @@ class Shards:
             for partition, count in batch.spans.get(link.name, ()):
                 for _ in range(count):
                     message, stated = next(messages), next(clocks)
-                    rows = block.decode([message.value()])
+                    rows = self._not_before(block.decode([message.value()]), link)
                     clock = stated
                     if len(self._links) > 1:
                         clock = min(batch.clocks[each].value for each in self._partitions(partition.number))
                     counts[partition] = counts.get(partition, 0) + rows_in(rows)
                     found.setdefault(partition.number, []).append(Read(number, Piece(rows, clock), message, stated))
         return found
+
+    def _not_before(self, rows: pa.Table, link: Link) -> pa.Table:
+        """Rows of a link, without those that are in the checkpoint that the job goes on from."""
+        since = self._keeper.since
+        if since is None or link.row_time is None or not rows.num_rows or SLICE in rows.column_names:
+            return rows
+        before = row_times(rows, link.row_time, link.source) < since
+        return rows.filter(pa.array(~before)) if before.any() else rows
 
     # --- shards ---
 
@@ -369,29 +388,67 @@ class Shards:
                 shard.discard()
             known = batch.started[first] is not None
             shard = self._left(number, mark or Mark()) if known else None
+            if shard is None and known and mark is not None:
+                shard = self._followed(number, mark)
             if shard is None:
                 shard = self._restored(number, mark if known else None)
             self._shards[number] = shard
         if self._sources is not None:
             shard.held = HeldRows.committed(batch.before[first])
+        if self._checkpoints is not None:
+            shard.checkpoints = shard.checkpoints.as_committed(position.checkpoints or self._nothing_before())
+        if self._standby is not None and number not in self._holding:
+            self._standby.hold(self._place(number))
+            self._holding.add(number)
         shard.incarnation = incarnation
         shard.more = True  # a former holder may have left something to do
         return shard
 
+    def _nothing_before(self) -> Checkpoints:
+        """The checkpoints of a shard that has committed nothing: none, and later none at a time before it began."""
+        begun = self._keeper.begun
+        return Checkpoints() if begun is None else Checkpoints(begun, begun)
+
     def _left(self, number: int, mark: Mark) -> _Shard | None:
         """The shard as an earlier assignment of this process left it, if it still is what the position says."""
-        shard = self._kept.take(Place(*self._place, number), mark) if self._kept is not None else None
+        shard = self._kept.take(self._place(number), mark) if self._kept is not None else None
         if shard is not None and shard.mark.seq:
-            log.info("state_kept", partition=number, count=len(shard))
+            log.info("state_kept", partition=number, count=len(shard.stores))
         return shard
+
+    def _followed(self, number: int, mark: Mark) -> _Shard | None:
+        """The shard as this process has followed it, with the rest of its log; None: the log must be read from its beginning."""
+        keeper, began = self._keeper, time.monotonic()
+        if self._standby is None or not isinstance(keeper, TopicKeeper):
+            return None
+        found = self._standby.take(self._place(number), partial(keeper.end, number))
+        if found is None:
+            return None
+        kept = keeper.goes_on(number, mark, found.restore) if self._fits(found.stores) else None
+        if kept is None:
+            discard(found.stores, found.folder)
+            return None
+        spent = time.monotonic() - began
+        self.restoring += spent
+        log.info("state_followed", partition=number, count=len(found.stores), seconds=round(spent, 3))
+        return _Shard(kept, found.stores, found.folder, checkpoints=ShardCheckpoints(undo=dict(kept.undo)))
+
+    def may_follow(self, mark: Mark) -> bool:
+        """Whether the log of a shard holds all of its state, so that it can be followed."""
+        return not isinstance(self._keeper, TopicKeeper) or self._keeper.may_follow(mark)
+
+    def _fits(self, stores: Stores) -> bool:
+        """Whether stores were made for this version of the task."""
+        return all(stores.open(name, schema).schema.equals(schema) for name, schema in self._operator.schemas().items())
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:
         began = time.monotonic()
-        stores, folder = self._empty()
+        stores, folder = self.empty()
         try:
-            shard = _Shard(self._keeper.restored(number, mark, stores, self._operator.by_rows), stores, folder)
+            keeper = self._keeper.restored(number, mark, stores, self._operator.by_rows)
+            shard = _Shard(keeper, stores, folder, checkpoints=ShardCheckpoints(undo=dict(keeper.undo)))
         except BaseException:
-            _discard(stores, folder)
+            discard(stores, folder)
             raise
         spent = time.monotonic() - began
         self.restoring += spent
@@ -399,31 +456,14 @@ class Shards:
             log.info("state_restored", partition=number, count=len(shard.stores), seconds=round(spent, 3))
         return shard
 
-    def _empty(self) -> tuple[Stores, Path | None]:
+    def empty(self) -> tuple[Stores, Path | None]:
         """The stores of a shard without entries, and their folder."""
-        folder: Path | None = None
-        if self._operator.store not in ("memory", "sql"):
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="state-", dir=self._folder))
-        stores = Stores(partial(self._make, folder))
-        try:
-            for name, schema in self._operator.schemas().items():
-                stores.open(name, schema)
-        except BaseException:
-            _discard(stores, folder)
-            raise
-        return stores, folder
+        return empty_stores(self._operator, self._setup.folder, self._setup.load)
 
-    def _make(self, folder: Path | None, name: str, schema: pa.Schema) -> Store:
-        if folder is None:
-            return MemoryStore(schema)
-        if is_own(self._operator.store):
-            (folder / name).mkdir()
-            return CustomStore(self._operator.store, self._load, schema, folder / name)
-        from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
-
-        return RocksStore(schema, folder / name)
+    @property
+    def by_rows(self) -> Collection[str]:
+        """The names of the stores whose columns follow from the rows."""
+        return self._operator.by_rows
 
     def _check_limit(self, asked: Asked, changes: Mapping[str, pa.Table]) -> None:
         limit, stores = self._operator.state_limit, asked.stores
@@ -447,20 +487,13 @@ def _growth(store: Store, changes: pa.Table) -> int:
     return new - len(store.read(removed.combine_chunks())[0])
 
 
-def _in_topic(stage: Stage, topic: StateTopic | None) -> TopicKeeper:
-    assert topic is not None  # noqa: S101 (for the type checker: there is no other keeper)
-    return TopicKeeper(next(link for link in stage.egress if link.kind == "state"), topic)
+def _memory(shard: _Shard) -> int | None:
+    """Bytes that a shard takes; None: a store cannot tell, so it is broken."""
+    try:
+        return shard.stores.memory
+    except Exception as error:  # noqa: BLE001 - what it held is in the log
+        log.warning("state_not_kept", error=str(error))
+        return None
 
 
-def _discard(stores: Stores, folder: Path | None) -> None:
-    """Give back what a shard holds. No store that cannot be closed may keep the others' memory, or the folder on a full disk."""
-    for name, store in stores.all.items():
-        try:
-            store.close()
-        except Exception as error:  # noqa: BLE001 - what it held is in the log
-            log.warning("store_not_closed", store=name, error=str(error))
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["LATE_PREFIX", "Planned", "ShardCommit", "Shards", "StateTopic"]
+__all__ = ["LATE_PREFIX", "Planned", "ShardCommit", "Shards"]

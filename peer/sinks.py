@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from peer.row_functions import Condition, Grouping, Load
-from peer.window_split import WindowSplit, rows_in
+from peer.window_split import WindowSplit, row_times, rows_in
 from queues import block
 from queues.messages import (
     END_HEADER,
@@ -32,6 +32,7 @@ from queues.messages import (
 from sardonyx.connectors.base import Output, TopicFormat
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Link
+from sardonyx.core.timing import Bounds
 
 FAILED = pa.schema(
     [
@@ -136,7 +137,7 @@ class EdgeFilter:
     def __init__(self, link: Link, load: Load) -> None:
         self._failed = link.route.of == "failed"
         self._late = link.route.of == "late"
-        where = link.route.where
+        where, self._bounds, self._source = link.route.where, link.route.bounds, link.source
         self._condition = None if where is None else Condition(link.name.partition(".")[0], where, load)
         self._last: tuple[pa.Table, pa.BooleanArray] | None = None
 
@@ -145,6 +146,8 @@ class EdgeFilter:
         if self._late:
             results = results.slice(0, 0) if late is None else late
         if not self._failed:
+            if self._bounds is not None and results.num_rows:
+                results = within(results, self._bounds, self._source)
             if self._condition is None or not results.num_rows:  # a table without rows may lack the condition's columns
                 return results
             return results.filter(self._condition.holds(results))
@@ -159,6 +162,21 @@ class EdgeFilter:
         if self._last is None or self._last[0] is not failed:
             self._last = failed, self._condition.holds(failed)
         return self._last[1]
+
+
+def within(rows: pa.Table, bounds: Bounds, task: str) -> pa.Table:
+    """Return the rows of a task that go over an edge while the job is changed at a time.
+
+    Raises:
+        FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``: the rows have no times.
+    """
+    if bounds.before is not None and bounds.over:
+        return rows.slice(0, 0)
+    times = row_times(rows, bounds.time, task)
+    stay = times >= (NEVER if bounds.since is None else bounds.since)
+    if bounds.before is not None:
+        stay &= times < bounds.before
+    return rows.filter(pa.array(stay))
 
 
 def sentinel_message(link: Link, partition: int, uuid: str, writer: str, *, stopped: bool = False) -> Outgoing:
@@ -188,6 +206,7 @@ class LinkSink:
         self, link: Link, partitions: int, writer: str, load: Load, first: int = 0, rows: int | None = None
     ) -> None:
         self._rows = rows
+        self.topic = link.topic
         self._link = link
         self._partitions = partitions
         self._writer = writer
@@ -233,6 +252,8 @@ class LinkSink:
         return True
 
     def sentinels(self, uuid: str, *, stopped: bool = False) -> Iterator[Outgoing]:
+        if self._link.feedback:  # its reader has proven the end of the loop: it is what this task could be sealed by
+            return
         for partition in range(self._partitions):
             yield sentinel_message(self._link, partition, uuid, self._writer, stopped=stopped)
 

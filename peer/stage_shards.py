@@ -2,72 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace as replace_fields
 
 from peer.database_keeper import DatabaseKeeper
 from peer.failed_records import failed_key
-from peer.kept_shards import KeptShards
+from peer.graph_operator import GraphOperator
 from peer.keyed_operator import KeyedOperator
 from peer.operators import Operator, WindowOperator
 from peer.relation_operator import RelationOperator, declared_columns
-from peer.shards import Shards, StateTopic
-from sardonyx.core.fronts import Sources
+from peer.shards import Shards
+from peer.state_keeper import LARGE, StateKeeper, StateTopic, TopicKeeper
+from peer.store_setup import StoreSetup
+from peer.superstep_operator import SuperstepOperator
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.core.source_fronts import Sources
+from sardonyx.core.spec import whole_of
+from sardonyx.core.state_points import Adopted
 from sardonyx.runtime.clock import Runtime
-from sardonyx.runtime.functions import import_function
+from sardonyx.state.adopted import AdoptedState
 
 if TYPE_CHECKING:
+    from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
 
 
 def shards_of(
     stage: Stage,
     graph: Graph,
-    keyed: KeyedFunctions | None,
+    facts: Mapping[str, LinkFacts],
+    within: KeyedFunctions | GraphFunctions | None,
     state_topic: Callable[[Link], StateTopic],
-    folder: Path | None,
+    setup: StoreSetup,
     runtime: Runtime,
     keeper: DatabaseKeeper | None = None,
-    load: Callable[[str], Any] = import_function,
     sources: Sources | None = None,
-    kept: KeptShards[Any] | None = None,
-    job: str = "",
+    adopted: Adopted | None = None,
+    peer: str = "",
 ) -> Shards | None:
     """The shards of a task; None if it keeps no state.
 
     Args:
         stage: the task.
         graph: of its job.
-        keyed: its functions, if it has keyed state.
+        facts: of its links.
+        within: its functions, if they run while the state is planned.
         state_topic: reads the log of its state.
-        folder: for stores on disk.
+        setup: what the process has for its stores.
         runtime: time.
         keeper: of its state, if a database keeps it.
-        load: finds a store of the user's own.
         sources: of the job, if it keeps its lineage.
-        kept: shards of earlier assignments of this process, if any are kept.
-        job: its id.
+        adopted: the state of an earlier job that it begins with.
+        peer: who runs it.
     """
     state = next((link for link in stage.egress if link.kind == "state"), None)
-    if state is None and keeper is None:
+    truth: StateKeeper
+    if keeper is not None:
+        truth, setup = keeper, replace(setup, kept=None)  # a database is asked anew
+    elif state is not None:
+        adopts = None
+        if adopted is not None:
+            adopts = AdoptedState(adopted, state_topic(replace_fields(state, topic=adopted.topic)))
+        changes = stage.task.graph is not None and stage.task.graph.window is not None
+        truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None)
+    else:
         return None
     most = stage.task.batch_size
     operator: Operator
-    if keyed is not None:
+    if stage.task.keyed is not None:
+        keyed = cast("KeyedFunctions", within)
         tell = partial(failed_key, attempts=stage.task.on_error.retries + 1)
         operator = KeyedOperator(stage, keyed.signature, keyed, tell, most)
     elif stage.task.relation is not None:
         operator = RelationOperator(stage, most, declared_columns(stage, graph))
+    elif stage.between_shards is not None:
+        operator = SuperstepOperator(stage, most, facts[stage.between_shards.name].partitions, peer)
+    elif whole_of(stage.task) is not None:
+        operator = (
+            GraphOperator(stage, most) if within is None else GraphOperator(stage, most, cast("GraphFunctions", within))
+        )
     else:
         operator = WindowOperator(stage, most)
-    topic = None if state is None else state_topic(state)
-    kept = kept if keeper is None else None
-    place = (job, stage.name)
 
     def now() -> int:
         return int(runtime.wall() * 1_000_000)
 
-    return Shards(stage, operator, topic, folder, now, keeper, load, sources, kept, place)
+    return Shards(stage, operator, truth, setup, now, sources, graph.checkpoint_every)

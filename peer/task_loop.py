@@ -34,20 +34,24 @@ from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped
 from peer.input_split import InputSplitter
+from peer.peer_metrics import count_failure, count_rebuild, count_uncommitted
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
+from peer.telemetry import tell_uncommitted
 from queues.connectivity import reach_kafka
 from queues.lost import NotLetIn
 from queues.transaction_errors import TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
+from sardonyx.core.telemetry import Outcome
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.secret_values import unquoted
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -78,6 +82,7 @@ class TaskLoop:
     ) -> None:
         self.session = TaskSession(work, handle, zk, open_slot)
         self._work = work
+        self._job, self._task = work.assignment.job, work.stage.name
         self._handle = handle
         self._zk = zk
         self._retries = self.session.retries
@@ -132,6 +137,7 @@ class TaskLoop:
         """One batch, by the steps above. Returns also when there is nothing to do for a moment."""
         session, reader = self.session, self.session.reader
         pause: float | None = None
+        failed: tuple[Outcome, str] = ("dropped", "")
         try:
             self._splitter.split_if_due()
             self._roller.look()
@@ -166,16 +172,23 @@ class TaskLoop:
             self._handle.worked = True
         except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
+            failed = "dropped", str(reason) or type(reason).__name__
             refused = isinstance(reason, TransactionAborted) and not reason.passing
             pause = self._retries.refused(reason) if refused else 0.0
         except SetupError as reason:
             if not self._retries.should_retry_batch(reason, session.store_reached):
                 raise
             log.warning("batch_delayed", code=reason.code, error=reason.message)
+            failed = "delayed", f"{reason.code}: {reason.message}"
             pause = _PAUSE
         if pause is not None:  # not in the handlers, see `queues.guarded_producer`
+            self._uncommitted(*failed)
             failpoint("rewind")
             self._drop(pause)
+
+    def _uncommitted(self, outcome: Outcome, cause: str) -> None:
+        count_uncommitted(self._job, self._task, outcome)
+        tell_uncommitted(self._work.peer, self._work.assignment, outcome, cause, self.session.clock.seconds)
 
     def _give_up_if_idle(self) -> None:
         """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed."""
@@ -216,6 +229,7 @@ class TaskLoop:
             return
         pause = _PAUSE if isinstance(reason, NotLetIn) else self._retries.rebuilt(reason)
         log.warning("task_restarted", cause=str(reason))
+        count_rebuild(self._job, self._task)
         self._handle.pause(pause)
 
     def _end(self, error: Exception) -> None:
@@ -240,8 +254,9 @@ class TaskLoop:
             return
         assignment = self._work.assignment
         where = {"job": assignment.job, "task": assignment.task, "peer": self._work.peer}
-        failure = failure_of(error, where=where)
+        failure = unquoted(failure_of(error, where=where))
         log.error("task_failed", code=failure.code, error=failure.message, fatal=fatal, exc_info=not failure.traceback)
+        count_failure(self._job, self._task, failure.code, fatal=fatal)
         passing = not fatal and may_pass(error)
         self._report(
             TaskFailed(peer=self._work.peer, assignment=assignment.id, error=failure, fatal=fatal, passing=passing)

@@ -23,6 +23,7 @@ from sardonyx.core.chains import WriterChains
 from sardonyx.core.errors import InternalError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.background import BackgroundThread
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel.election import SentinelElection
 
@@ -78,9 +79,11 @@ class TaskSession:
         return not self.over
 
     def open(self) -> None:
-        """Take the slot. Raises what :func:`peer.slot_clients.open_clients` does."""
+        """Take the slot. Raises what :func:`peer.slot_clients.open_clients` and :meth:`AssignmentHandle.confirm` do."""
         self._chains = self._new_chains()
         self.clients = self._open_slot(self.work, self._votes.leader, self.store)
+        failpoint("opened")
+        self.handle.confirm()
         if self.work.timed:
             work = self.work
             self.times = Timekeeper(work.stage, work.facts, self.clients, work.peer, sources=work.sources)

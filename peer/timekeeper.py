@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from peer.row_times import microseconds
 from queues.messages import Outgoing, statement
 from sardonyx.core.clocks import END, NEVER, SourceClock, Stating
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.front_text import LONGEST_FRONT, fitted, front_text, told
-from sardonyx.core.fronts import Front, Fronts, Sources
+from sardonyx.core.fronts import Front
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.source_fronts import Fronts, Sources
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.state.held_back import held_back
 from sardonyx.state.kinds import less
+from sardonyx.state.times import microseconds
 
 if TYPE_CHECKING:
     from peer.slot_clients import SlotClients

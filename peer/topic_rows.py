@@ -35,7 +35,14 @@ class TopicRows:
     """The greatest clock that was in force before one of the rows."""
 
 
-def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, batch: Batch, now: float) -> TopicRows:
+def read_topic(
+    link: Link,
+    messages: Sequence[Any],
+    registry_url: str | None,
+    batch: Batch,
+    now: float,
+    since: int | None = None,
+) -> TopicRows:
     """Decode records of a user's topic to rows, and give them their times if the input says where these come from.
 
     Args:
@@ -44,13 +51,15 @@ def read_topic(link: Link, messages: Sequence[Any], registry_url: str | None, ba
         registry_url: the schema registry, if there is one.
         batch: says which partitions the messages came from, and the clocks before them.
         now: seconds since 1970, by this machine.
+        since: rows before this time are left out (:attr:`sardonyx.core.events.LinkFacts.since`), as are those of times that the
+            link leaves out.
 
     Raises:
         InputError: the records do not have the format that the job declares.
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
     """
     read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
-    return read if link.time is None else _timed(link, link.time, messages, read, batch, now)
+    return read if link.time is None else _timed(link, link.time, messages, read, batch, now, since)
 
 
 def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
@@ -62,20 +71,29 @@ def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> T
     return TopicRows(decoded.table, good, [unread(messages[index], failure) for index, failure in decoded.bad])
 
 
-def _timed(link: Link, spec: TimeSpec, messages: Sequence[Any], read: TopicRows, batch: Batch, now: float) -> TopicRows:
+def _timed(
+    link: Link,
+    spec: TimeSpec,
+    messages: Sequence[Any],
+    read: TopicRows,
+    batch: Batch,
+    now: float,
+    since: int | None,
+) -> TopicRows:
     """Give the rows of a topic their times. A record without a time is one that cannot be read."""
     if len(read.messages) == len(messages):
         kept = np.ones(len(messages), np.bool_)
     else:
         decoded = set(map(id, read.messages))
         kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
-    found = timed(link, spec, read.table, messages, kept, batch, now)
+    found = timed(link, spec, read.table, messages, kept, batch, now, since)
     greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
-    if not found.bad:
+    if not found.bad and found.left_out is None:
         return TopicRows(found.table, read.messages, read.unread, found.clocks, greatest)
-    bad = dict(found.bad)
-    good = [message for index, message in enumerate(read.messages) if index not in bad]
-    failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad)]
+    good = [message for index, message in enumerate(read.messages) if index not in found.bad]
+    if found.left_out is not None:
+        good = [message for message, left_out in zip(good, found.left_out, strict=True) if not left_out]
+    failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad.items())]
     return TopicRows(found.table, good, failed, found.clocks, greatest)
 
 
@@ -100,8 +118,8 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> T
         value = message.value()
         if letter.kind == "row":
             tables.append(block.decode([value]))
-        elif letter.kind == "large":
-            bad.append(unread(message, dead_letters.NO_VALUE))
+        elif letter.kind in ("large", "made"):
+            bad.append(unread(message, dead_letters.NO_VALUE if letter.kind == "large" else dead_letters.MADE))
             continue
         elif letter.origin.topic in formats:
             decoded = formats[letter.origin.topic].decode([value])

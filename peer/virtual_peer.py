@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from peer.assignment import PATIENCE, WORKING, AssignmentHandle, RunnerLost
-from peer.peer_machine import PeerMachine
+from peer.peer_machine import PeerLifeState, PeerMachine
+from peer.peer_metrics import OFFERS
 from peer.retry_policy import may_pass
 from sardonyx.core import node_paths
 from sardonyx.core.errors import failure_of
@@ -22,6 +24,7 @@ from sardonyx.core.events import Acked, Declined, Left
 from sardonyx.core.notes import Assignment, PeerNote, PulseNote
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.secret_values import unquoted
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -150,6 +153,11 @@ class VirtualPeer:
     def noticed(self) -> bool:
         """Whether the coordinator has counted it as a peer, as far as it knows."""
         return self._machine.state not in ("registering", "unnoticed")
+
+    @property
+    def state(self) -> PeerLifeState:
+        """What it has done so far; it may change at any time."""
+        return self._machine.state
 
     @property
     def ended(self) -> bool:
@@ -286,18 +294,38 @@ class VirtualPeer:
         except (SessionLost, ZooKeeperAway, RunnerLost):
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
-            failure = failure_of(error, where={**bound, "peer": self._id})
+            failure = unquoted(failure_of(error, where={**bound, "peer": self._id}))
+            OFFERS.add(answer="declined")
             log.error("task_declined", code=failure.code, error=failure.message, **bound)
             self._zk.request(Declined(peer=self._id, assignment=assignment.id, error=failure, passing=may_pass(error)))
             return
         patience = min(PATIENCE * 2**self._idle_tasks, _LONGEST_PATIENCE)
-        handle = AssignmentHandle(assignment, lambda: self._zk.connected, self._runtime, patience=patience)
+        handle = AssignmentHandle(
+            assignment,
+            lambda: self._zk.connected,
+            self._runtime,
+            patience=patience,
+            stands=partial(self._stands, assignment.id),
+        )
         self._task = _TaskInHand(assignment, prepared, handle)
         self._machine.fire("prepare")
+
+    def _stands(self, assignment: int) -> bool | None:
+        """Whether the state node grants this assignment, up to the last write; None: ZooKeeper is away. Called from the task's
+        thread.
+        """
+        try:
+            self._zk.sync()
+            data = self._zk.read(node_paths.peer_state(self._id))
+        except ZooKeeperAway:
+            return None
+        place = None if data is None else msgspec.json.decode(data, type=PeerNote).assignment
+        return place is not None and place.id == assignment
 
     def _accept(self, assignment: Assignment) -> None:
         self._zk.request(Acked(peer=self._id, assignment=assignment.id))
         self._machine.fire("accept")
+        OFFERS.add(answer="accepted")
         log.info("task_accepted", job=assignment.job, task=assignment.task, slot=assignment.slot)
 
     def _work_on(self, task: _TaskInHand) -> None:

@@ -13,10 +13,10 @@ from queues.keys import Checksums
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
-from sardonyx.core.timing import RowTime, combines
+from sardonyx.core.timing import RowTime
 from sardonyx.state.columns import ROWS, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner, keys_of
-from sardonyx.state.times import Times, column_of, times_of
+from sardonyx.state.times import Times, column_of, shown, times_of
 
 
 class WindowSplit:
@@ -32,7 +32,7 @@ class WindowSplit:
         self._partitions = partitions
         self._columns = list(link.group_by or ())
         window = link.window
-        self._combiner = None if window is None or not combines(window) else Combiner(window, self._columns)
+        self._combiner = Combiner(window, self._columns) if window is not None and link.combined else None
         self._keeps_late = window is not None and window.late != "drop"
 
     def split(self, rows: pa.Table, in_force: int) -> Iterator[tuple[int, pa.Table]]:
@@ -99,14 +99,16 @@ def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``.
     """
-    times, missing = times_of(column_of(rows, where.column, f"task {task}"), where.unit)
+    column = column_of(rows, where.column, f"task {task}")
+    what = f"column {where.column!r} of task {task}"
+    times, missing = times_of(column, where.unit, ordinal=where.ordinal, what=what)
     if missing.any():
         first = int(np.flatnonzero(missing)[0])
         raise FunctionError(
             "SX-TIME-VALUE",
-            f"task {task} gives a row whose time, column {where.column!r}, is {rows.column(where.column)[first].as_py()!r}",
-            cause=f"the row is {rows.slice(first, 1).to_pylist()[0]!r}"[:500],
-            fix="let the function give each row a time, or leave the row out",
+            f"a row of task {task} has no time in column {where.column!r}: it is null, or no date that a timestamp can hold",
+            cause=f"the row is {shown(rows, first)}"[:500],
+            fix=f"let {task} or a function after it give each row a time, or leave the row out",
             where={"task": task},
         )
     return times

@@ -11,26 +11,24 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupState,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import committed
-from queues.admin_client import CALL, NEVER, admin_client, error_of, failed, refused, within
-from queues.client import CLIENT_LOG
-from queues.connectivity import kafka_unreachable
+from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, within
+from queues.client import CLIENT_LOG, Message
+from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
+from queues.denied import denied, is_denial
 from queues.marked_topics import refuse_compacted
 from queues.topic_log import ends, read_messages, resolve_offsets
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts
+from sardonyx.core.going_back import end_of, points_of
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs, total
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.telemetry import KEPT as TELEMETRY_KEPT
+from sardonyx.core.telemetry import topic_of as telemetry_topic
 from sardonyx.core.text import near
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
@@ -55,17 +53,19 @@ whole, and never the last one, so segments are small."""
 
 
 def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
-    """Create the job's topics, look up the user's topics, and return the facts that readers need about each link.
+    """Create the job's topics where they are missing, look up the user's topics, and return what readers must know of each link.
 
     Raises:
         InputError: ``SX-KAFKA-TOPIC-MISSING``, an input topic does not exist; ``SX-KAFKA-OFFSETS``, it lacks the start;
             ``SX-JOB-LIMIT``, it has more tasks than one job may have, or needs more partitions than one job or all jobs may have.
-        SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-REFUSED``, the broker refuses a topic; ``SX-KAFKA-DENIED``, this client may not create or see one;
+            ``SX-KAFKA-UNREACHABLE``.
     """
     admin = admin_client(settings)
     partitions = {link.topic: _wanted_partitions(link, spec) for link in graph.links if link.kind != "input"}
     _refuse_too_much(settings, spec, partitions)
     owned = {link.topic for link in graph.links if link.owned}
+    exist = topics(settings)  # a client that may create no topics can run a job whose topics are there
     new = [
         NewTopic(
             topic,
@@ -74,11 +74,17 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
             config=_KEPT if topic in owned else {},
         )
         for topic, count in partitions.items()
+        if topic not in exist
     ]
+    telemetry = telemetry_topic(settings.deployment)
+    if settings.metrics.telemetry and telemetry not in exist:
+        new.append(NewTopic(telemetry, 1, settings.kafka.replication_factor, config=TELEMETRY_KEPT))
     for topic, future in (admin.create_topics(new) if new else {}).items():
         error = error_of(future)
-        if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise refused(settings, f"create topic {topic}", error)
+        if topic == telemetry and error is not None:
+            log.info("telemetry_topic_refused", error=str(error))  # a job can do without
+        elif error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise refused(settings, f"create topic {topic}", error, ("Create", f"topic {topic}"))
         failpoint("in-create-links")
     found = await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
     refuse_compacted(
@@ -142,6 +148,8 @@ def last_commits(settings: Settings, graph: Graph, job: str) -> LastCommits:
     return LastCommits(
         {name: total(found.values()) for name, found in held.items()},
         {name: found for name, found in positions.items() if found},
+        checkpoints=points_of(graph, held),
+        end=end_of(graph, held),
     )
 
 
@@ -210,11 +218,11 @@ def delete_links(
     failpoint("in-delete-links")
     stays = set(settle())
     stays |= {link.topic for link in graph.links if link.kind == "state"}
-    stays |= {link.topic for link in graph.links if link.kind == "dead" and _holds_any(settings, link.topic)}
+    stays |= {link.topic for link in graph.links if link.kind == "dead" and holds_any(settings, link.topic)}
     delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
 
 
-def _holds_any(settings: Settings, topic: str) -> bool:
+def holds_any(settings: Settings, topic: str) -> bool:
     """Whether a topic of one partition holds committed records, or an open transaction. A missing topic holds none."""
     if topic not in topics(settings):
         return False
@@ -240,8 +248,10 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
             for group, error in errors.items()
             if error is not None and error.code() != KafkaError.GROUP_ID_NOT_FOUND
         ]
-        if groups and time.monotonic() > deadline:
-            raise refused(settings, f"delete group {groups[0]}", errors[groups[0]])
+        hopeless = next((group for group in groups if is_denial(errors[group])), None)
+        if groups and (hopeless or time.monotonic() > deadline):
+            group = hopeless or groups[0]
+            raise refused(settings, f"delete group {group}", errors[group], ("Delete", f"group {group}"))
         if groups:  # the groups still have members, which are leaving
             time.sleep(0.2)
 
@@ -255,8 +265,32 @@ def delete_topics(settings: Settings, topics: list[str]) -> None:
     for topic, future in (admin_client(settings).delete_topics(topics) if topics else {}).items():
         error = error_of(future)
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise refused(settings, f"delete topic {topic}", error)
+            raise refused(settings, f"delete topic {topic}", error, ("Delete", f"topic {topic}"))
         failpoint("in-delete-links")
+
+
+def widen_topics(settings: Settings, wanted: Mapping[str, int]) -> None:
+    """Give topics the partitions that they lack. One that has more keeps them.
+
+    Raises:
+        SetupError: ``SX-KAFKA-REFUSED``, ``SX-KAFKA-DENIED``, ``SX-KAFKA-UNREACHABLE``. Some may have them already; a second call
+            continues.
+    """
+    admin, known = admin_client(settings), topics(settings)
+    lacking = [NewPartitions(topic, count) for topic, count in wanted.items() if len(known.get(topic, ())) < count]
+    if not lacking:
+        return
+    for topic, future in admin.create_partitions(lacking, request_timeout=CALL).items():
+        error = error_of(future)
+        # INVALID_PARTITIONS: another coordinator has done so meanwhile.
+        if error is not None and error.code() != KafkaError.INVALID_PARTITIONS:
+            raise refused(settings, f"give topic {topic} more partitions", error, ("Alter", f"topic {topic}"))
+        failpoint("change-widening")
+    began = time.monotonic()
+    while any(found < wanted[topic] for topic, found in await_topics(admin, settings, wanted).items()):
+        if time.monotonic() > began + CALL:
+            raise kafka_unreachable(settings, began, "it does not tell the new partitions of topics")
+        time.sleep(0.05)
 
 
 def counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
@@ -285,17 +319,52 @@ def held_positions(
 
 
 def topics(settings: Settings) -> dict[str, list[int]]:
-    """Return the partition numbers of every topic on the broker.
+    """Return the partition numbers of every topic on the broker. Mostly this is the first that a process asks of Kafka.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, after ``kafka.connect_timeout``. ``SX-KAFKA-DENIED``: the brokers refuse the
+            credentials; it is said within some seconds, however long that timeout is.
     """
-    began = time.monotonic()
+    began, patience = time.monotonic(), settings.kafka.connect_timeout
+    found = _listed(settings, min(patience, LOGIN_SAID))
+    if isinstance(found, KafkaError) and patience > LOGIN_SAID:
+        check_login(settings)
+        found = _listed(settings, max(began + patience - time.monotonic(), 0.1))
+    if isinstance(found, KafkaError):
+        raise kafka_unreachable(settings, began, str(found))
+    return found
+
+
+def _listed(settings: Settings, timeout: float) -> dict[str, list[int]] | KafkaError:
     try:
-        known = admin_client(settings).list_topics(timeout=settings.kafka.connect_timeout).topics
+        known = admin_client(settings).list_topics(timeout=timeout).topics
     except KafkaException as error:
-        raise kafka_unreachable(settings, began, str(error)) from error
+        reason: KafkaError = error.args[0]
+        return reason
     return {topic: list(about.partitions) for topic, about in known.items()}
+
+
+def first_offsets(settings: Settings, topic: str, time_stamped: str | None) -> tuple[list[int], list[int]]:
+    """Return, for each partition of a topic, the first offset that is left, and one before which no record has that
+    timestamp or a later one.
+
+    Args:
+        settings: connection to Kafka.
+        topic: the topic; of one that does not exist, both are empty.
+        time_stamped: the timestamp, as an ISO time; None: the second ones are all 0.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    began, partitions = time.monotonic(), len(topics(settings).get(topic, ()))
+    look = functools.partial(resolve_offsets, admin_client(settings), settings, topic, partitions)
+    try:
+        first = look("earliest") if partitions else []
+        return first, [0] * partitions if time_stamped is None or not partitions else look(time_stamped)
+    except KafkaException as error:
+        raise failed(
+            settings, began, "tell where topics begin", error.args[0], ("Describe", f"topic {topic}")
+        ) from error
 
 
 def _wanted_partitions(link: Link, spec: JobSpec) -> int:
@@ -330,6 +399,7 @@ def await_topics(
             raise kafka_unreachable(settings, began, str(error)) from error
         missing = sorted(set(expected) - set(known))
         if missing:
+            _refuse_hidden(admin, settings, missing)
             raise InputError(
                 "SX-KAFKA-TOPIC-MISSING",
                 f"the input topic {missing[0]!r} does not exist{near(missing[0], known)}",
@@ -344,6 +414,25 @@ def await_topics(
                 settings, began, f"topics without a leader: {', '.join(sorted(set(made) - set(known)))}"
             )
         time.sleep(0.05)
+
+
+def _refuse_hidden(admin: AdminClient, settings: Settings, names: list[str]) -> None:
+    """Raises ``SX-KAFKA-DENIED`` if one of the topics is not shown to this client. Whether it exists is not told then."""
+    for topic, future in admin.describe_topics(TopicCollection(names), request_timeout=CALL).items():
+        error = error_of(future)
+        if is_denial(error):
+            raise denied(settings, "Describe", f"topic {topic}", error)
+
+
+def _error_of(message: Message | None) -> KafkaError | None:
+    return None if message is None else message.error()
+
+
+def _right_of(error: KafkaError, group: str, places: list[TopicPartition]) -> Needs:
+    """What it takes to ask for a group's positions."""
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return "Describe", f"topic {', '.join(sorted({place.topic for place in places}))}"
+    return "Describe", f"group {group}"
 
 
 def _facts(admin: AdminClient, settings: Settings, link: Link, partitions: int) -> LinkFacts:
@@ -385,11 +474,12 @@ def positions(
     began = time.monotonic()
     try:
         # An open transaction ends at the latest when the broker ends it.
-        found = committed.ask(consumer, places, CALL + (settings.peer.transaction_timeout if stable else 0), CALL)
+        patience = CALL + (settings.peer.transaction_timeout if stable else 0)
+        found = committed.ask(consumer, places, patience, CALL, lambda: _error_of(consumer.poll(0)))
     finally:
         consumer.close()
     if isinstance(found, KafkaError):
-        raise failed(settings, began, f"tell the positions of group {group}", found)
+        raise failed(settings, began, f"tell the positions of group {group}", found, _right_of(found, group, places))
     return dict(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from typing import Any
@@ -11,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from queues import committed
 from queues.client import CLIENT_LOG
-from queues.connectivity import kafka_unreachable
+from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
+from queues.denied import denied, is_denial
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings
 
@@ -41,9 +43,17 @@ def admin_client(settings: Settings) -> AdminClient:
 
 
 def within(settings: Settings, began: float, future: Any) -> Any:
-    """The answer to a request that was made at ``began``. Raises SetupError ``SX-KAFKA-UNREACHABLE``."""
+    """The answer to a request that was made at ``began``.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``. ``SX-KAFKA-DENIED``: the brokers refuse the credentials, of which the client says
+            nothing here; it is asked for after :data:`LOGIN_SAID` seconds.
+    """
+    with contextlib.suppress(TimeoutError):
+        return future.result(timeout=LOGIN_SAID)
+    check_login(settings)
     try:
-        return future.result(timeout=CALL)
+        return future.result(timeout=CALL - LOGIN_SAID)
     except TimeoutError as error:
         raise kafka_unreachable(settings, began, "no answer") from error
 
@@ -60,17 +70,24 @@ def error_of(future: Any) -> KafkaError | None:
     return None
 
 
-def failed(settings: Settings, began: float, what: str, error: KafkaError) -> SetupError:
-    """The error for a request that failed: no broker answered, or one refused."""
+Needs = tuple[str, str]
+"""A right, as ACLs name it: an operation, and on what: ``("Describe", "topic orders")``."""
+
+
+def failed(settings: Settings, began: float, what: str, error: KafkaError, needs: Needs) -> SetupError:
+    """The error for a request that failed: no broker answered, or one refused. ``needs``: the right that it takes."""
     if error.name() in _NO_ANSWER | committed.ELSEWHERE:
         return kafka_unreachable(settings, began, f"it was to {what}: {error}")
-    return refused(settings, what, error)
+    return refused(settings, what, error, needs)
 
 
-def refused(settings: Settings, what: str, error: KafkaError | None) -> SetupError:
+def refused(settings: Settings, what: str, error: KafkaError | None, needs: Needs) -> SetupError:
+    """The error for a request that a broker refused. ``needs``: the right that it takes."""
+    if is_denial(error):
+        return denied(settings, *needs, error)
     return SetupError(
         "SX-KAFKA-REFUSED",
         f"Kafka at {settings.kafka.bootstrap_servers} did not {what}.",
         cause=str(error),
-        fix="Check the broker's log and the rights of this client.",
+        fix="Check the broker's log.",
     )

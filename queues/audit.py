@@ -113,7 +113,7 @@ class _Audit:
         found: dict[str, int | None] = {}
         for link in self._links:
             stage = self._graph.stage(link.source)
-            rows = link_counts.written(stage, link.name, held[stage.name])
+            rows = link_counts.written(stage, link.name, held[stage.name], self._facts)
             if (
                 rows is not None and rows < read[link.name]
             ):  # the brokers have dropped the positions of a task that ended
@@ -138,7 +138,8 @@ class _Audit:
                 IsolationLevel.READ_UNCOMMITTED,
             )
         except KafkaException as error:
-            raise failed(self._settings, began, "tell where topics end", error.args[0]) from error
+            needs = ("Describe", topic_log.named(places))
+            raise failed(self._settings, began, "tell where topics end", error.args[0], needs) from error
 
 
 class _Scan:

@@ -68,9 +68,7 @@ def unscanned(number: int, facts: LinkFacts, position: Position | None, end: int
     return PartitionScan(start, max(start, end), start)
 
 
-def estimate_backlog(
-    seen: Sequence[PartitionScan], now: float, *, blocks: bool, counted: int | None = None, most: int | None = None
-) -> Backlog:
+def estimate_backlog(seen: Sequence[PartitionScan], now: float, *, blocks: bool, counted: int | None = None) -> Backlog:
     """Combine the scans of a link's partitions.
 
     Args:
@@ -78,9 +76,8 @@ def estimate_backlog(
         now: seconds since 1970.
         blocks: whether a message may hold many rows; otherwise it is one record.
         counted: the number of unread records, if the counts of the writer and the reader give it.
-        most: an upper bound on that number, if the counts give only a bound.
     """
-    records, precision = (counted, "exact") if counted is not None else _estimated(seen, most, blocks=blocks)
+    records, precision = (counted, "exact") if counted is not None else _estimated(seen, blocks=blocks)
     if records == 0:
         return NO_BACKLOG
     waiting = [each.since for each in seen if each.left or each.records]
@@ -89,7 +86,7 @@ def estimate_backlog(
     return Backlog(records, precision, seconds)
 
 
-def _estimated(seen: Sequence[PartitionScan], most: int | None, *, blocks: bool) -> tuple[int | None, Precision]:
+def _estimated(seen: Sequence[PartitionScan], *, blocks: bool) -> tuple[int | None, Precision]:
     records, left = sum(each.records for each in seen), sum(each.left for each in seen)
     if not left:
         return records, "exact"
@@ -97,6 +94,5 @@ def _estimated(seen: Sequence[PartitionScan], most: int | None, *, blocks: bool)
         return records + left, "at-most"
     looked = sum(each.reached - each.start for each in seen)
     if not records:  # no basis for an estimate: no answer, or only sentinels so far
-        return (None, "unknown") if most is None else (most, "at-most")
-    estimate = records + round(left * records / looked)
-    return estimate if most is None else max(records, min(estimate, most)), "estimate"
+        return None, "unknown"
+    return records + round(left * records / looked), "estimate"

@@ -12,7 +12,7 @@ from sardonyx.core.chains import ChainCheck
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.fronts import UNKNOWN, Front
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position, first_clock
 from sentinel.rules import BOUND_END, WITHOUT_SENTINEL, PartitionView
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Batch:
     """In a job with clocks, of each of ``messages`` of an internal link: the clock that was stated before it."""
     before: dict[Partition, Position | None] = field(default_factory=dict)
     """If the job keeps its lineage: the committed one of each of ``positions`` before this batch."""
+    hops: int = 0
+    """In a loop with ``max_hops``: how many feedback links each of its rows has come over."""
     outbox: list[Outgoing] = field(default_factory=list)
     """Messages that an earlier batch still had to write: only the output's own transaction of it was committed."""
 
@@ -96,6 +98,34 @@ class Chunk:
     """The earliest time to read the chunk, in seconds since 1970."""
     chain: bytes | None = None
     """Of a block: what its header says about its writer's chain."""
+    hops: int = 0
+    """Of a block in a loop with ``max_hops``: how many feedback links its rows have come over."""
+    barrier: int | None = None
+    """Of a block with a marker of shards that compute together: the superstep."""
+    is_last: bool = False
+    """It brings the last marker of a superstep."""
+    is_early: bool = False
+    """It is of a superstep of which markers are still to come, and nothing can be done with it before."""
+
+
+@dataclass
+class Markers:
+    """How many markers of each superstep have come over a partition, from shards that compute together. It only says when a batch
+    is worth its transaction: whether a superstep is whole is found from the markers themselves.
+    """
+
+    came: dict[int, int] = field(default_factory=dict)
+    are_known: bool = False
+    """All markers of a superstep were counted here, so those of the next ones will be, too."""
+
+    def hear(self, chunk: Chunk, shards: int) -> None:
+        """A block has come. Says on it whether it is the last of its superstep, or early."""
+        if chunk.barrier is not None:
+            count = self.came[chunk.barrier] = self.came.get(chunk.barrier, 0) + 1
+            if count == shards:
+                self.are_known = chunk.is_last = True
+                self.came = {step: count for step, count in self.came.items() if step > chunk.barrier}
+        chunk.is_early = self.are_known and not chunk.is_last
 
 
 @dataclass
@@ -114,6 +144,10 @@ class HeldPartition:
     """Whether it keeps its lineage."""
     stops: bool = False
     """The input ends here because the job is being stopped."""
+    begins: SourceClock = field(default_factory=SourceClock)
+    """The clock before anything was committed: a job that goes on with the states of another one has one, and so have new
+    partitions of a queue.
+    """
     view: PartitionView = field(init=False)
     later: deque[Chunk] = field(default_factory=deque)
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
@@ -128,7 +162,9 @@ class HeldPartition:
     front: Front | None = field(init=False)
     """The same of the sources; None: the job does not keep its lineage."""
     quiet_since: float | None = field(init=False, default=None)
-    """Since when nothing was at hand. None: something was, or nobody has looked since."""
+    """Since when nothing was at hand. None: something was, or the task has not looked since."""
+    markers: Markers = field(init=False)
+    """Of shards that compute together: those that have come since reading began here."""
     leader_stops: bool = field(init=False, default=False)
     """The elected sentinel says that the job was stopped."""
 
@@ -138,6 +174,13 @@ class HeldPartition:
     @property
     def committed(self) -> Position | None:
         return self.start.position
+
+    @property
+    def committed_clock(self) -> SourceClock:
+        """The committed clock; that with which reading began, if nothing was ever committed, or the partition was not used for a
+        while.
+        """
+        return self.committed.clock.stated(self.begins.value) if self.committed else self.begins
 
     def rewind(self) -> None:
         """Forget everything since the last commit."""
@@ -152,17 +195,18 @@ class HeldPartition:
             ChainCheck(self.committed.heard, self.committed.counts.rows_in) if self.committed else ChainCheck()
         )
         self.later.clear()
+        self.markers = Markers()
         self.at_end = False
 
     def reset_statements(self) -> None:
         """Forget what was stated since the last commit."""
-        self.clock = self.committed.clock if self.committed else SourceClock()
+        self.clock = self.committed_clock
         self.front = ((self.committed and self.committed.front) or UNKNOWN) if self.lineage else None
 
     @property
     def standing(self) -> Position:
         """The committed position; where reading began, if nothing was ever committed."""
-        return self.committed or Position(self.view.position)
+        return self.committed or Position(self.view.position, clock=self.committed_clock)
 
     @property
     def to_commit(self) -> bool:
@@ -204,6 +248,8 @@ class HeldPartition:
             told=before.told,
             front=self.front,
             held=before.held,
+            checkpoints=before.checkpoints,
+            begins=before.begins,
         )
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written
@@ -233,7 +279,9 @@ def assigned(
         end: int | None = facts.end[partition.number]
     else:
         end = reached if ended or facts.stops or facts.end is not None else None
-    return HeldPartition(start, incarnation, first, end, timed, lineage, facts.stops)
+    return HeldPartition(
+        start, incarnation, first, end, timed, lineage, facts.stops, first_clock(facts, partition.number)
+    )
 
 
 def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:

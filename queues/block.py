@@ -28,6 +28,9 @@ FORMAT = 1
 _FORMAT_KEY = b"sx-format"
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+_SMALL = 64 * 2**10
+"""Bytes of a block, or of a table, up to which other threads have no part in it: to wake them takes longer than the work."""
+_ALONE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False), pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class Block(NamedTuple):
@@ -37,13 +40,19 @@ class Block(NamedTuple):
     rows: int
 
 
-def encode(table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = None) -> list[Block]:
+def encode(
+    table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = None, *, max_row: int | None = None
+) -> list[Block]:
     """Cut a table into blocks, in order. An empty table gives no block.
 
-    ``max_rows`` is the batch size of the task that reads the blocks, because a reader takes whole blocks.
+    Args:
+        table: the rows.
+        max_bytes: of a block with several rows.
+        max_rows: the batch size of the task that reads the blocks, because a reader takes whole blocks.
+        max_row: bytes of a block with one row; None: ``max_bytes``.
 
     Raises:
-        OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit into ``max_bytes``.
+        OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit.
     """
     if table.num_rows == 0:
         return []
@@ -54,13 +63,13 @@ def encode(table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = N
     while pieces:
         piece = pieces.pop(0)
         value = _to_ipc(piece)
-        if len(value) <= max_bytes:
+        if len(value) <= (max_bytes if piece.num_rows > 1 else max_row or max_bytes):
             blocks.append(Block(value, piece.num_rows))
         elif piece.num_rows > 1:
             half = piece.num_rows // 2
             pieces[:0] = [piece.slice(0, half), piece.slice(half)]
         else:
-            raise record_too_large(len(value), max_bytes, piece.to_pylist()[0])
+            raise record_too_large(len(value), max_row or max_bytes, piece.to_pylist()[0])
     return blocks
 
 
@@ -96,14 +105,14 @@ def record_too_large(size: int, limit: int, record: object) -> OutputError:
 
 
 def _read(value: bytes) -> pa.Table:
-    stream = pa.ipc.open_stream(value)
+    stream = pa.ipc.open_stream(value, options=_ALONE[1] if len(value) <= _SMALL else None)
     refuse_newer("rows", int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT)), FORMAT)
     return stream.read_all()
 
 
 def _to_ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=_ALONE[0] if table.nbytes <= _SMALL else _OPTIONS) as stream:
         for batch in table.combine_chunks().to_batches():
             stream.write_batch(batch)
     return bytes(sink.getvalue())

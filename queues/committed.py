@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from queues.batch import Recovered, StartingPoint
+from queues.denied import is_denial
 from queues.lost import ReaderLost
 from sardonyx.core.positions import Partition, Position
 
@@ -15,6 +16,12 @@ Recover = Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Rec
 
 _PATIENCE = 10.0
 """Seconds that the broker has to report committed positions, and that finding a group's coordinator may take."""
+
+_LISTEN = 3.0
+"""Seconds after which we listen to what the client says beside its answer."""
+
+_WAITS = (KafkaError._TIMED_OUT, KafkaError._WAIT_COORD)
+"""Errors that say: the answer takes longer."""
 
 _ASK_AGAIN = 0.1
 ELSEWHERE = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
@@ -91,22 +98,38 @@ def partitions_of(consumer: Consumer, topic: str, timeout: float) -> int:
 
 
 def ask(
-    consumer: Consumer, wanted: list[TopicPartition], timeout: float, patience: float
+    consumer: Consumer,
+    wanted: list[TopicPartition],
+    timeout: float,
+    patience: float,
+    heard: Callable[[], KafkaError | None] | None = None,
 ) -> list[tuple[Partition, Position | None]] | KafkaError:
     """The positions that the consumer's group has committed, or the error that prevented an answer.
 
-    One request may take ``timeout`` seconds. While brokers hand the group over, we ask again for ``patience`` seconds.
+    Args:
+        consumer: a consumer of that group.
+        wanted: the partitions.
+        timeout: seconds that the answer may take.
+        patience: seconds for which we ask again while brokers hand the group over.
+        heard: returns what else the client has to say. A client that may not see the group goes on looking for its coordinator,
+            and says that only there.
     """
-    deadline = time.monotonic() + patience
+    began = time.monotonic()
+    deadline = began + patience
     while True:
         error: KafkaError | None
         try:
-            answer = consumer.committed(wanted, timeout=timeout)
+            answer = consumer.committed(wanted, timeout=timeout if heard is None else min(timeout, _LISTEN))
             error = next((item.error for item in answer if item.error is not None), None)
         except KafkaException as raised:
             answer, error = [], raised.args[0]
         if error is None:
             return [(Partition(item.topic, item.partition), _position(item)) for item in answer]
+        said = None if heard is None else heard()
+        if is_denial(said):
+            return said
+        if heard is not None and error.code() in _WAITS and time.monotonic() < began + timeout:
+            continue
         if error.name() not in ELSEWHERE or time.monotonic() > deadline:
             return error
         time.sleep(_ASK_AGAIN)

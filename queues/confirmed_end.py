@@ -2,7 +2,7 @@
 
 A broker that stood still while another one took its place answers, for a moment after it wakes up, as if it still led: seen with
 Kafka 4.2.1 for 0.1 s, and for every request that had waited for it. What was committed meanwhile it does not have. So an end that
-a broker tells may be an old one. Whoever must miss nothing asks here.
+a broker tells may be an old one. A reader that must miss nothing asks here.
 
 Here a record is written first, in a transaction that is then aborted. No leader acknowledges a record that its replicas do not
 fetch from it, so the record's offset is no old one. Readers of committed records never see it.
@@ -58,7 +58,7 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
 
 
 def _is_replicated(settings: Settings, topic: str) -> bool:
-    """Whether anybody can take the place of the topic's leader."""
+    """Whether a broker can take the place of the topic's leader."""
     began = time.monotonic()
     try:
         known = admin_client(settings).list_topics(timeout=CALL).topics

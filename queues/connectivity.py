@@ -11,11 +11,16 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, libversion
 from confluent_kafka.admin import AdminClient
 
+from queues.denied import LOGIN, login_denied
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.addresses import why_unreachable
+from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.logging import Collected
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.connectivity import reach_zookeeper
+
+LOGIN_SAID = 3.0
+"""Seconds within which a broker that answers says whether it accepts the credentials."""
 
 _DECORATION = re.compile(r"^.*/bootstrap: | \(after .*")
 """What librdkafka puts around the reason."""
@@ -41,8 +46,8 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
             longer while DNS is away.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE`` with the address and how long it waited; ``SX-CONFIG-VALUE`` when librdkafka
-            does not take one of its settings.
+        SetupError: ``SX-KAFKA-UNREACHABLE`` with the address and how long it waited; ``SX-KAFKA-DENIED`` when the broker does
+            not accept the credentials; ``SX-CONFIG-VALUE`` when librdkafka does not take one of its settings.
     """
     started = time.monotonic()
     servers = settings.kafka.bootstrap_servers or ""
@@ -59,6 +64,8 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
                 fix="see librdkafka's list of configuration properties for names and values",
             ) from error
         cause = heard.most() or reason.str()
+        if reason.code() in LOGIN:
+            raise login_denied(settings, cause) from error
         if explain:
             raise kafka_unreachable(settings, started, cause) from error
         raise SetupError(
@@ -73,6 +80,8 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
 def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:
     """The error ``SX-KAFKA-UNREACHABLE``. Asks the network why, which takes a second at most for each of three addresses.
 
+    If the brokers take connections, and not the credentials, it is ``SX-KAFKA-DENIED``. To find out takes three seconds at most.
+
     Args:
         settings: where Kafka is.
         began: when the wait began, by ``time.monotonic``.
@@ -83,6 +92,8 @@ def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupErro
     origin = settings.origins.get("kafka.bootstrap_servers", "default")
     why = why_unreachable("Kafka", servers, "kafka.bootstrap_servers", waited, origin)
     fix = why.fix
+    if why.reason == "silent" and (refusal := _login_refused(settings)):
+        return login_denied(settings, refusal)
     if why.reason == "silent":
         fix += " Check also that it advertises an address that works from here. kafka.connect_timeout sets the time allowed."
     return SetupError(
@@ -92,6 +103,39 @@ def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupErro
         fix=fix,
         where={"kafka": servers},
     )
+
+
+def check_login(settings: Settings) -> None:
+    """Make sure that the brokers do not refuse the credentials, when they have not answered for :data:`LOGIN_SAID` seconds: the
+    client itself goes on trying. Takes at most as long again. Brokers that do not answer at all refuse nothing.
+
+    Raises:
+        SetupError: ``SX-KAFKA-DENIED``.
+    """
+    if refusal := _login_refused(settings):
+        raise login_denied(settings, refusal)
+
+
+def _login_refused(settings: Settings) -> str:
+    """Why the brokers do not accept the credentials; empty if they do, or do not answer."""
+    client = settings.kafka.client()
+    if not any(key.startswith("sasl.") for key in client):
+        return ""
+
+    def ask() -> str:
+        heard = Collected(_DECORATION)
+        try:
+            kafka_brokers(client, timeout=LOGIN_SAID, logger=heard.logger)
+        except KafkaException as error:
+            return heard.most() if error.args[0].code() in LOGIN else ""
+        return ""
+
+    # On a thread of its own: the caller may be handling an exception, see `queues.guarded_producer`.
+    background = BackgroundThread("login")
+    try:
+        return background.submit(ask).result()
+    finally:
+        background.close()
 
 
 def kafka_brokers(client: Mapping[str, Any], *, timeout: float, logger: logging.Logger | None = None) -> int:
@@ -105,11 +149,26 @@ def kafka_brokers(client: Mapping[str, Any], *, timeout: float, logger: logging.
     Raises:
         KafkaException: no broker answers in time, or librdkafka refuses a setting.
     """
-    admin = AdminClient(dict(client), logger=logger or Collected(_DECORATION).logger)
-    try:
-        return len(admin.list_topics(timeout=timeout).brokers)
-    finally:
+    said: list[KafkaError] = []
+    told = {**client, "error_cb": said.append}
+    admin = AdminClient(told, logger=logger or Collected(_DECORATION).logger)
+    deadline = time.monotonic() + timeout
+    while True:
+        reason, brokers = _asked(admin, min(LOGIN_SAID / 3, max(deadline - time.monotonic(), 0.1)))
         admin.poll(0)  # hands over what was said
+        refusal = next((error for error in said if error.code() in LOGIN), None)
+        if reason is None:
+            return brokers
+        if refusal is not None or time.monotonic() > deadline:
+            raise KafkaException(refusal or reason)
+
+
+def _asked(admin: AdminClient, timeout: float) -> tuple[KafkaError | None, int]:
+    """Why no broker answered, and how many there are."""
+    try:
+        return None, len(admin.list_topics(timeout=timeout).brokers)
+    except KafkaException as error:
+        return error.args[0], 0
 
 
 def answers(client: Mapping[str, Any], *, timeout: float) -> bool:

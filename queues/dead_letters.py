@@ -26,12 +26,14 @@ TEXT_KEPT = 1_000
 
 _HEADER = "sx-letter"
 
-LETTER_FORMAT = 1
-"""Version of the form of a letter: its header, and what its value is."""
+LETTER_FORMAT = 2
+"""Version of the form of a letter: its header, and what its value is. Version 2 has the kind ``made``."""
 
 
-Kind = Literal["row", "raw", "large"]
-"""What the value of a dead letter is: an Arrow block, the bytes from a user's topic, or nothing (too large)."""
+Kind = Literal["row", "raw", "large", "made"]
+"""What the value of a dead letter is: a row that the task read, as an Arrow block; the bytes from a user's topic; nothing (too
+large); or a row that the task made itself: the result of a window, or a timer.
+"""
 
 LARGEST = 950_000
 """Limit in bytes for a letter's value, key and header together. Brokers accept 1,000,000 with their own overhead."""
@@ -42,6 +44,13 @@ NO_VALUE = Failure(
     fix="read it where it came from: the letter names topic, partition and offset",
 )
 """The failure of a dead letter of kind ``large`` that is redone."""
+
+MADE = Failure(
+    "SX-LETTER-MADE",
+    "this dead letter is the result of a window or a timer, and cannot be redone: the task would take it for a row that it reads",
+    fix="correct the function, and run the rows of that window or key again; then `sardonyx dlq drop` closes the letter",
+)
+"""The failure of a dead letter of kind ``made`` that is redone."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +74,7 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure
     origin: Origin
     format: int = 1
-    """Version of the letter's form. Letters of version 1 do not say it."""
+    """The lowest version of the form that has such a letter. Letters of version 1 do not say it."""
 
 
 class Message(Protocol):
@@ -130,7 +139,7 @@ def told(message: Message) -> Letter | None:
 
 
 def row_of(value: bytes) -> pa.Table:
-    """Decode the row from the value of a dead letter whose kind is ``row``."""
+    """Decode the row from the value of a dead letter whose kind is ``row`` or ``made``."""
     return block.decode([value])
 
 

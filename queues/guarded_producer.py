@@ -27,8 +27,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from queues.client import CLIENT_LOG, RECONNECT_MS
-from queues.transaction_errors import ProducerLost, Verdict, classify, exception_for
+from queues.client import CLIENT_LOG, RECONNECT_MS, Message
+from queues.transaction_errors import ProducerLost, TransactionAborted, Verdict, classify, exception_for
 from sardonyx.runtime.background import BackgroundThread
 
 log = structlog.get_logger()
@@ -60,13 +60,16 @@ class ProducerEvents:
     def __init__(self) -> None:
         self.refusal: KafkaError | None = None
         """Why the broker refused messages of the open transaction."""
+        self.refused_topic = ""
+        """The topic of these messages."""
         self.broken: float | None = None
         """When a connection last broke, or could not be made, since positions were last sent."""
 
-    def delivered(self, error: KafkaError | None, _message: object) -> None:
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Keep the first reason, for which the transaction failed. That a message was thrown away is not a reason."""
         if self.refusal is None and error is not None and error.code() not in _THROWN_AWAY:
             self.refusal = error
+            self.refused_topic = message.topic()
 
     def failed(self, error: KafkaError) -> None:
         """An error that belongs to no call: mostly one of a connection."""
@@ -113,8 +116,15 @@ class GuardedProducer:
         Raises:
             ProducerLost: it hangs, and other errors as :meth:`call`.
         """
-        patience = CALL + self._timeout * _OVERDUE
-        self._repeat(partial(_send_positions, positions, metadata, patience, self.events))
+        send = partial(_send_positions, positions, metadata, CALL + self._timeout * _OVERDUE, self.events)
+        try:
+            self._repeat(send)
+            return
+        except TransactionAborted as error:
+            if error.error.code() != KafkaError._STATE:
+                raise
+        # The transaction failed while this call was under way, which does not say why. A call in a failed transaction does.
+        self._repeat(send)
 
     def close(self) -> None:
         """Give the client back, with its threads and connections, on a thread of its own."""

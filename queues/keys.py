@@ -117,47 +117,6 @@ def canonical(*values: object) -> bytes:
     return b"".join(map(_value, values))
 
 
-def key_values(key: bytes) -> tuple[Any, ...]:
-    """Return the values of a key, given its canonical bytes: the opposite of :func:`canonical`.
-
-    A number comes back as an ``int`` or a ``float`` if one of them is equal to it, and else as a ``Decimal``. A moment is in UTC,
-    to the microsecond.
-    """
-    found: list[Any] = []
-    while key:
-        end = 5 + int.from_bytes(key[1:5], "big")
-        found.append(_VALUE_OF[key[:1]](key[5:end]))
-        key = key[end:]
-    return tuple(found)
-
-
-def _number_of(payload: bytes) -> int | float | Decimal:
-    text = payload.decode()
-    if text.lstrip("-").isdigit():
-        return int(text)
-    exact = Decimal(text)
-    near = float(text)
-    return near if not exact.is_finite() or Decimal(near) == exact else exact
-
-
-def _after_epoch(payload: bytes) -> dt.timedelta:
-    return dt.timedelta(microseconds=int(payload) // 1_000)
-
-
-_VALUE_OF: dict[bytes, Callable[[bytes], Any]] = {
-    b"n": lambda _: None,
-    b"b": lambda payload: payload == b"\1",
-    b"#": _number_of,
-    b"s": bytes.decode,
-    b"x": bytes,
-    b"d": lambda payload: _DAY + dt.timedelta(days=int(payload)),
-    b"z": lambda payload: (_EPOCH + _after_epoch(payload)).replace(tzinfo=dt.UTC),
-    b"t": lambda payload: _EPOCH + _after_epoch(payload),
-    b"h": lambda payload: (_EPOCH + _after_epoch(payload)).time(),
-    b"u": _after_epoch,
-}
-
-
 def checksums_of(keys: Sequence[object]) -> Checksums:
     """Like :func:`checksums`, for keys that are Python values. A tuple is a key of several values.
 
@@ -208,9 +167,7 @@ def _numbered(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pa.B
     if not tag or not len(plain):
         codes, keys = _distinct(column)
         return codes, pa.array(keys, pa.binary())
-    encoded = plain.dictionary_encode(null_encoding="encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
+    encoded = _encoded(plain)
     values = encoded.dictionary.cast(pa.string()).cast(pa.binary())
     nulls = values.is_null().to_numpy(zero_copy_only=False)
     values = values.fill_null(b"") if values.null_count else values
@@ -232,12 +189,15 @@ def _coded(column: Column) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[by
     if kinds.is_null(plain.type):
         return np.zeros(len(plain), np.int64), [_value(None)]
     encode = _encoder(plain.type)
-    encoded = plain.dictionary_encode(null_encoding="encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # without any chunk
-        return np.zeros(0, np.int64), []
+    encoded = _encoded(plain)
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), _each(encoded.dictionary, encode)
+
+
+def _encoded(plain: Column) -> pa.DictionaryArray:
+    """The column with each distinct value once. Its pieces are joined before that: Arrow cannot join dictionaries with nulls."""
+    if isinstance(plain, pa.ChunkedArray):
+        plain = pa.concat_arrays(plain.chunks) if plain.num_chunks else pa.array([], plain.type)
+    return plain.dictionary_encode(null_encoding="encode")
 
 
 _SIMPLER: list[tuple[Callable[[pa.DataType], bool], pa.DataType]] = [

@@ -1,7 +1,7 @@
 """Measure how far readers lag on their links. The cost and the time are bounded, however many rows are unread.
 
-For an internal link that takes all results of a task, counts give the exact lag. It is the rows that the writer has
-committed as written, minus the rows that the reader has committed as read from the link.
+For an internal link, counts give the exact lag. It is the rows that the writer has committed as written to the link, minus the
+rows that the reader has committed as read from it: see :mod:`sardonyx.core.link_counts`.
 For every other link, this module reads the first few unread messages of each partition and estimates the lag.
 These messages also show how long the first unread record has waited.
 """
@@ -19,9 +19,10 @@ from queues import admin, topic_log
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from queues.client import CLIENT_LOG
 from queues.messages import CLOCK_HEADER, DUE_HEADER, SENTINEL_HEADER, is_marker, rows_counted
+from sardonyx.core import link_counts
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage
-from sardonyx.core.positions import Partition, Position, total
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import Route
 from sardonyx.runtime.settings import Settings
 
@@ -87,19 +88,32 @@ def lag(
     readers = [stage for stage in graph.stages if stage.name not in complete]
     found = {link.name: NO_BACKLOG for stage in graph.stages if stage.name in complete for link in stage.ingress}
 
+    def asked(stage: Stage, links: Sequence[Link]) -> Positions:
+        return admin.positions(
+            settings, stage.group(settings.deployment, job), _places(links, partitions), stable=False
+        )
+
     def positions(stage: Stage) -> Positions:
-        places = _places(stage.ingress, partitions)
-        return admin.positions(settings, stage.group(settings.deployment, job), places, stable=False)
+        return asked(stage, stage.ingress)
+
+    def committed(stage: Stage) -> Positions:
+        return asked(stage, stage.positioned)
 
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="lag") as pool:
         held = dict(zip([stage.name for stage in readers], pool.map(positions, readers), strict=True))
         # Ask writers after readers, so that the writer's count includes every row that the reader has read.
-        writers = [graph.stage(name) for name in sorted(_writers(readers) - complete.keys())]
-        counts = {s.name: total(p.values()) for s, p in zip(writers, pool.map(positions, writers), strict=True)}
+        writers = [graph.stage(name) for name in sorted(_writers(readers))]
+        wrote = {s.name: p for s, p in zip(writers, pool.map(committed, writers), strict=True)}
+        written = {
+            link.name: _written(graph.stage(link.source), link, wrote[link.source], facts, complete)
+            for stage in readers
+            for link in stage.ingress
+            if link.kind == "internal"
+        }
         ends = topic_log.stable_ends(settings, _places([link for s in readers for link in s.ingress], partitions))
 
         def told(stage: Stage) -> dict[str, Backlog]:
-            return _told(settings, stage, facts, held[stage.name], ends, {**counts, **complete})
+            return _told(settings, stage, facts, held[stage.name], ends, written)
 
         for each in pool.map(told, readers):
             found |= each
@@ -112,14 +126,13 @@ def _told(
     facts: Mapping[str, LinkFacts],
     held: Positions,
     ends: Mapping[Partition, int],
-    written: Mapping[str, Counts],
+    written: Mapping[str, int | None],
 ) -> dict[str, Backlog]:
     """Return the backlog of each link that one task reads."""
     fronts: dict[Partition, FrontScan] = {}
-    bounds: dict[str, tuple[int | None, int | None]] = {}
+    counts: dict[str, int | None] = {}
     for link in stage.ingress:
-        bounds[link.name] = _by_counts(link, held, written)
-        counted, _ = bounds[link.name]
+        counted = counts[link.name] = _by_counts(link, held, written.get(link.name))
         for partition in [] if counted == 0 else [each for each in held if each.topic == link.topic]:
             before_it = unscanned(partition.number, facts[link.name], held[partition], ends[partition])
             fronts[partition] = FrontScan(link, before_it, _MOST if counted is None else 1)
@@ -129,27 +142,29 @@ def _told(
     def of(link: Link) -> Backlog:
         if not any(partition.topic == link.topic for partition in held):  # the topic was deleted
             return Backlog()
-        counted, most = bounds[link.name]
         its = [each for partition, each in seen.items() if partition.topic == link.topic]
-        return estimate_backlog(its, now, blocks=link.kind == "internal", counted=counted, most=most)
+        return estimate_backlog(its, now, blocks=link.kind == "internal", counted=counts[link.name])
 
     return {link.name: of(link) for link in stage.ingress}
 
 
-def _by_counts(link: Link, held: Positions, written: Mapping[str, Counts]) -> tuple[int | None, int | None]:
-    """Return the exact number of unread rows of a link and an upper bound, from its writer's and reader's counts.
+def _written(
+    writer: Stage, link: Link, held: Positions, facts: Mapping[str, LinkFacts], complete: Mapping[str, Counts]
+) -> int | None:
+    """Return the rows that a task has written to an internal link. None: it is not known."""
+    if writer.name not in complete or link_counts.all_committed(writer, facts, held):
+        return link_counts.written(writer, link.name, held, facts)
+    # The brokers have dropped its positions, long after its end. What it had written went to each of its first links.
+    whole = link.route == Route() and not facts[link.name].revision
+    return complete[writer.name].rows_out if whole else None
 
-    Each is None if the counts do not give it. A reader commits its counts per partition, so they are separate per link.
-    """
-    if link.kind != "internal" or link.route.of != "results":  # no count says over which link failed or late rows went
-        return None, None
-    read = total(position for partition, position in held.items() if partition.topic == link.topic)
-    ahead = written[link.source].rows_out - read.rows_in
-    if (
-        ahead < 0
-    ):  # the broker does not show the writer's last commit yet, or it dropped the group after a week without activity
-        return None, None
-    return (ahead, ahead) if link.route == Route() else (None, ahead)
+
+def _by_counts(link: Link, held: Positions, written: int | None) -> int | None:
+    """Return the exact number of unread rows of a link. None: the counts do not give it."""
+    if written is None:
+        return None
+    ahead = written - link_counts.read(link, held)
+    return ahead if ahead >= 0 else None  # below 0: the broker does not show the writer's last commit yet
 
 
 def _look(settings: Settings, scans: Mapping[Partition, FrontScan]) -> dict[Partition, PartitionScan]:

@@ -27,7 +27,10 @@ def partitions(settings: Settings, topic: str) -> int:
         raise kafka_unreachable(settings, began, str(error)) from error
     if found.error is not None or not found.partitions:
         what = f"tell the partitions of topic {topic}"
-        raise refused(settings, what, None) if found.error is None else failed(settings, began, what, found.error)
+        needs = ("Describe", f"topic {topic}")
+        if found.error is None:
+            raise refused(settings, what, None, needs)
+        raise failed(settings, began, what, found.error, needs)
     return len(found.partitions)
 
 
@@ -44,7 +47,8 @@ def refuse_compacted(settings: Settings, topics: Collection[str]) -> None:
         try:
             policy = within(settings, began, future)["cleanup.policy"].value
         except KafkaException as error:
-            raise failed(settings, began, f"tell the settings of topic {resource.name}", error.args[0]) from error
+            what, needs = f"tell the settings of topic {resource.name}", ("DescribeConfigs", f"topic {resource.name}")
+            raise failed(settings, began, what, error.args[0], needs) from error
         if "compact" in policy:
             raise InputError(
                 "SX-KAFKA-COMPACTED",

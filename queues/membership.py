@@ -209,12 +209,17 @@ def requires_copartitioning(links: Collection[Link]) -> bool:
     return len(links) > 1 and any(link.by_key for link in links)
 
 
+def group_strategy(links: Collection[Link]) -> str:
+    """How the partitions of these links are shared among the members of a group. All members must say the same."""
+    return "range" if requires_copartitioning(links) else "cooperative-sticky"
+
+
 def as_member(settings: Settings, group: str, member: str, links: Collection[Link]) -> dict[str, str | int]:
     """The client's settings for this member of the group that reads these links."""
     return {
         "group.id": group,
         "group.instance.id": member,
-        "partition.assignment.strategy": "range" if requires_copartitioning(links) else "cooperative-sticky",
+        "partition.assignment.strategy": group_strategy(links),
         "session.timeout.ms": int(settings.peer.session_timeout * 1000),
         "heartbeat.interval.ms": int(settings.peer.heartbeat * 1000),
         "max.poll.interval.ms": 600_000,

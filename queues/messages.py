@@ -30,8 +30,18 @@ FRONT_HEADER = "sx-front"
 """On a statement, if the job keeps its lineage: below this offset of each source partition nothing comes after it in its
 partition. See :mod:`sardonyx.core.fronts`."""
 
+FROM_HEADER = "sx-from"
+"""On what a batch writes to links of its job, if the job keeps its lineage: which offsets the batch has read. See
+:mod:`sardonyx.core.batch_origins`."""
+
 STOP_HEADER = "sx-stop"
 """On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
+
+HOPS_HEADER = "sx-hops"
+"""On messages with rows in a loop with ``max_hops``: how many feedback links their rows have come over. Without it: none."""
+
+BARRIER_HEADER = "sx-barrier"
+"""On a block in which a marker of shards stands that compute together: of which superstep. It only says when a batch is due."""
 
 CHAIN_HEADER = "sx-chain"
 """On messages with rows of internal links: the writer's chain, and the number in it. See :mod:`sardonyx.core.chains`."""
@@ -63,6 +73,16 @@ class Logged(NamedTuple):
     offset: int
     headers: Sequence[tuple[str, bytes]]
     value: bytes
+
+
+class Followed(NamedTuple):
+    """What has come of a state log that is followed, since the last call."""
+
+    messages: list[Logged]
+    reached: int
+    """All committed messages before this offset have come."""
+    at_end: bool = False
+    """That was the end of what is committed."""
 
 
 class Records(NamedTuple):
@@ -109,6 +129,24 @@ def numbered(
             found.append(Outgoing(topic, value, partition, key, [*(headers or ()), link]))
         else:
             found.append(message)
+    return found
+
+
+def with_hops(messages: Sequence[Outgoing | Records], hops: int, links: Mapping[str, int]) -> list[Outgoing | Records]:
+    """Say on the messages of a batch how many feedback links their rows have come over.
+
+    Args:
+        messages: what the batch writes.
+        hops: those of the rows that it read.
+        links: by topic of a link in the loop, 1 if it is a feedback link, otherwise 0.
+    """
+    found: list[Outgoing | Records] = []
+    for message in messages:
+        more = links.get(message.topic) if isinstance(message, Outgoing) and message.value is not None else None
+        if isinstance(message, Outgoing) and more is not None and hops + more:
+            header = HOPS_HEADER, str(hops + more).encode()
+            message = message._replace(headers=[*(message.headers or ()), header])  # noqa: PLW2901
+        found.append(message)
     return found
 
 

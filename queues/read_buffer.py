@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from queues.batch import Chunk, split
 from queues.messages import (
+    BARRIER_HEADER,
     CHAIN_HEADER,
     CLOCK_HEADER,
     DUE_HEADER,
     FRONT_HEADER,
+    HOPS_HEADER,
     ROWS_HEADER,
     SENTINEL_HEADER,
     STOP_HEADER,
@@ -29,13 +31,48 @@ class ReadBuffer:
         self._chunks: deque[Chunk] = deque()
         self.rows = 0
         """Rows in all chunks."""
+        self.mixed = False
+        """Whether the last batch left something here that has come over more or fewer feedback links."""
+        self.is_patient = True
+        """Whether what is of a superstep of which markers are still to come is left where it is."""
+        self._early: Counter[Partition] = Counter()
+        self._last: Counter[Partition] = Counter()
+        """How many chunks are of a superstep of which markers are still to come, and how many bring the last one."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
     def add(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
-        self.rows += chunk.rows
+        self._count(chunk, 1)
+
+    def _count(self, chunk: Chunk, by: int) -> None:
+        self.rows += by * chunk.rows
+        if chunk.is_early:
+            self._early[chunk.partition] += by
+        if chunk.is_last:
+            self._last[chunk.partition] += by
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that shards sent to one of them in a superstep is here: it waits for nothing else."""
+        return self._last.total() > 0
+
+    def due(self, size: int) -> tuple[int, bool]:
+        """How many rows a batch of ``size`` rows would find, and whether it would find anything. What is of a superstep of which
+        markers are still to come is left where it is.
+        """
+        early = self._waiting(size)
+        if not early:
+            return self.rows, bool(self._chunks)
+        found = [chunk.rows for chunk in self._chunks if chunk.partition not in early]
+        return sum(found), bool(found)
+
+    def _waiting(self, size: int) -> set[Partition]:
+        """The partitions that hold nothing but what is too early; none if it is so much that it must go into the state."""
+        if self.rows >= size or not self.is_patient:
+            return set()
+        return {partition for partition, count in self._early.items() if count and not self._last[partition]}
 
     @property
     def numbers(self) -> set[int]:
@@ -43,19 +80,39 @@ class ReadBuffer:
         return {chunk.partition.number for chunk in self._chunks}
 
     def take(self, size: int, number: int | None = None) -> list[Chunk]:
-        """Remove chunks of about ``size`` rows from the front. ``number``: only those of partitions with this number."""
+        """Remove chunks of about ``size`` rows from the front. ``number``: only those of partitions with this number.
+
+        All rows have come over equally many feedback links. What has come over more or less waits, with all that comes after it
+        in its partition. So does what is of a superstep of which markers are still to come.
+        """
         if number is not None:
             return self._take_of(size, number)
         taken: list[Chunk] = []
-        rows = 0
+        waiting: list[Chunk] = []
+        held_up = self._waiting(size)
+        rows, hops = 0, None
+        self.mixed = False
         while self._chunks and rows < size:
             chunk = self._chunks.popleft()
+            if chunk.partition in held_up:
+                waiting.append(chunk)
+                continue
+            if chunk.messages:
+                hops = chunk.hops if hops is None else hops
+                if chunk.hops != hops:
+                    self.mixed = True
+                    held_up.add(chunk.partition)
+                    waiting.append(chunk)
+                    continue
             if len(chunk.messages) > size - rows:
                 chunk, rest = split(chunk, size - rows)
                 self._chunks.appendleft(rest)
             rows += chunk.rows
             taken.append(chunk)
-        self.rows -= rows
+            self._count(chunk, -1)
+            if chunk.is_last:
+                held_up.add(chunk.partition)
+        self._chunks.extendleft(reversed(waiting))
         return taken
 
     def _take_of(self, size: int, number: int) -> list[Chunk]:
@@ -70,12 +127,19 @@ class ReadBuffer:
 
     def drop(self, gone: Collection[Partition]) -> None:
         """Remove the chunks of partitions that now belong to another reader."""
-        self._chunks = deque(chunk for chunk in self._chunks if chunk.partition not in gone)
-        self.rows = sum(chunk.rows for chunk in self._chunks)
+        chunks = [chunk for chunk in self._chunks if chunk.partition not in gone]
+        mixed = self.mixed
+        self.clear()
+        for chunk in chunks:
+            self.add(chunk)
+        self.mixed = mixed
 
     def clear(self) -> None:
         self._chunks.clear()
+        self._early.clear()
+        self._last.clear()
         self.rows = 0
+        self.mixed = False
 
 
 def runs(messages: list[Message]) -> Iterator[list[Message]]:
@@ -112,6 +176,13 @@ def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
         return Chunk(partition, stated=(message.offset(), int(clock)), front=headers.get(FRONT_HEADER))
     rows = headers.get(ROWS_HEADER)
     due = float(headers.get(DUE_HEADER, 0))
+    barrier = headers.get(BARRIER_HEADER)
     return Chunk(
-        partition, [message], int(rows) if rows is not None else unknown, due=due, chain=headers.get(CHAIN_HEADER)
+        partition,
+        [message],
+        int(rows) if rows is not None else unknown,
+        due=due,
+        chain=headers.get(CHAIN_HEADER),
+        hops=int(headers.get(HOPS_HEADER, 0)),
+        barrier=int(barrier) if barrier is not None else None,
     )

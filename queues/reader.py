@@ -25,12 +25,14 @@ from confluent_kafka import (
 
 from queues.batch import Chunk, HeldPartition, StartingPoint
 from queues.committed import Recover, committed, partitions_of, starting_points
+from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.group_watch import GroupWatch
 from queues.lost import ReaderLost
 from queues.membership import AssignmentAudit, leave, open_consumer, requires_copartitioning
 from queues.outside import outside
 from queues.read_buffer import runs
 from queues.reading import Reading
+from sardonyx.core.errors import SetupError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
@@ -84,6 +86,8 @@ class Reader(Reading):
         runtime: Runtime = REAL,
     ) -> None:
         super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
+        self._settings = settings
+        self._name = group
         self._recover = recover
         self._paused = False
         self._polled_at = runtime.now()
@@ -110,6 +114,7 @@ class Reader(Reading):
 
         Raises:
             ReaderLost: the consumer cannot continue.
+            SetupError: ``SX-KAFKA-DENIED``: this client may not read.
             InputError: ``SX-INPUT-DELETED`` and the like: records that were to be read were deleted.
         """
         self._take_due()
@@ -178,6 +183,20 @@ class Reader(Reading):
         """
         wanted = [TopicPartition(partition.topic, partition.number) for partition in self._everything]
         return dict(committed(self._consumer, wanted, self._transaction_timeout))
+
+    def all_left(self) -> dict[Partition, Position | None]:
+        """Ask the broker what the group has committed for partitions of queues that are not used any more. Their rows were read.
+
+        Raises:
+            ReaderLost: the broker did not answer.
+        """
+        wanted = [
+            TopicPartition(link.topic, number)
+            for link, facts in self._links.values()
+            if link.kind == "internal"
+            for number in range(facts.partitions, self._partitions_now(link.topic))
+        ]
+        return dict(committed(self._consumer, wanted, self._transaction_timeout)) if wanted else {}
 
     def committed_at(self, partition: Partition) -> Position | None:
         """Ask the broker what the group has committed for a partition, also one that the group does not read.
@@ -254,8 +273,18 @@ class Reader(Reading):
             self._check_deleted(partition, held, f"{error.name()}: {error.str()}")
         elif error.fatal() or error.code() in (KafkaError._FATAL, *_OUTSIDE):  # such as: another peer holds the slot
             raise ReaderLost(f"{error.name()}: {error.str()}")
+        elif is_denial(error):
+            raise self._denied(message.topic(), error)
         else:
             log.warning("kafka_error", error=f"{error.name()}: {error.str()}")
+
+    def _denied(self, topic: str | None, error: KafkaError) -> SetupError:
+        """The error ``SX-KAFKA-DENIED``: the reader may not read a topic, or not be in its group."""
+        if error.code() in LOGIN:
+            return login_denied(self._settings, str(error))
+        of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        resource = f"topic {topic or ', '.join(self._links)}" if of_topic else f"group {self._name}"
+        return denied(self._settings, "Read", resource, error)
 
     def _check_deleted(self, partition: Partition, held: HeldPartition, said: str) -> None:
         """A position is outside its topic. Returns if nothing is left to read there: the client asks no more.
@@ -329,6 +358,7 @@ class Reader(Reading):
             consumer.pause(starts)
         else:
             consumer.resume(starts)
+            consumer.pause([place for place in starts if self._is_out(Partition(place.topic, place.partition))])
         log.debug("partitions_assigned", partitions=[f"{p.topic}[{p.partition}]@{p.offset}" for p in starts])
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -33,6 +33,10 @@ _INCARNATIONS = itertools.count(1)
 have had the partition before the next one gets it."""
 
 
+_PATIENCE = 1.0
+"""Seconds from one batch to the next for which the first messages of a superstep wait for the last ones."""
+
+
 class Reading:
     """The partitions that one peer holds of its task's ingress, and what was read of them. Not thread-safe.
 
@@ -80,11 +84,16 @@ class Reading:
         """Seconds until a batch is to be cut. 0: now; infinity: there is nothing to commit.
 
         A batch of ``size`` rows is due at once, and so is one of only ends of partitions. One of fewer rows is due
-        ``interval`` seconds after the last batch with rows began. So the first row after a pause does not wait.
+        ``interval`` seconds after the last batch with rows began. So the first row after a pause does not wait. Nor do rows that
+        the last batch has left because they have come over other numbers of feedback links, nor the last messages of a superstep.
+        Those that come before them wait for them, for a second or ``interval``. If no more come, they go into the
+        state.
         """
-        if 0 < self._buffer.rows < size:
+        self._buffer.is_patient = self._runtime.now() < self._cut_at + max(interval, _PATIENCE)
+        rows, something = self._buffer.due(size)
+        if 0 < rows < size and not self._buffer.mixed and not self._buffer.is_whole:
             return max(0.0, self._cut_at + interval - self._runtime.now())
-        due = bool(self._buffer) or any(held.to_commit for held in self._held.values())
+        due = something or any(held.to_commit for held in self._held.values())
         return 0.0 if due else math.inf
 
     def number_due(self, pending: Collection[Partition]) -> int | None:
@@ -176,7 +185,7 @@ class Reading:
     @property
     def clocks(self) -> dict[Partition, SourceClock]:
         """The committed clocks of the partitions that this reader holds."""
-        return {p: held.committed.clock if held.committed else SourceClock() for p, held in self._held.items()}
+        return {partition: held.committed_clock for partition, held in self._held.items()}
 
     def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
         """The partitions that have had nothing to read for longer than their topic's limit, in seconds."""
@@ -207,7 +216,7 @@ class Reading:
         batch.positions[partition] = held.commit_point()
         batch.incarnations[partition] = held.incarnation
         if self._timed:
-            batch.clocks[partition] = held.committed.clock if held.committed else SourceClock()
+            batch.clocks[partition] = held.committed_clock
             batch.stated[partition] = held.clock.value
         if self._lineage:
             batch.before[partition] = held.committed
@@ -218,8 +227,16 @@ class Reading:
         """The peer gets a partition. Returns the offset to read from."""
         _, facts = self._links[partition.topic]
         held = assigned(partition, start, facts, next(_INCARNATIONS), timed=self._timed, lineage=self._lineage)
-        self._held[partition] = held
+        if not self._is_out(partition):
+            self._held[partition] = held
         return held.view.position
+
+    def _is_out(self, partition: Partition) -> bool:
+        """Whether nothing is read of a partition that the group has given to this reader: its input stands still, or its queue
+        has had more partitions than it has now.
+        """
+        link, facts = self._links[partition.topic]
+        return (link.rests and not facts.stops) or (link.kind == "internal" and partition.number >= facts.partitions)
 
     @property
     def _full(self) -> bool:
@@ -231,9 +248,13 @@ class Reading:
             return
         held.at_end = False
         held.quiet_since = None
-        link, _ = self._links[partition.topic]
+        link, facts = self._links[partition.topic]
         if link.has_sentinels:
             chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
+            if link.source == link.target:
+                for chunk in chunks:
+                    if chunk.messages:
+                        held.markers.hear(chunk, facts.partitions)
         else:
             last = messages[-1].offset()
             if 0 in map(len, messages):  # an end marker has no value
@@ -288,6 +309,7 @@ class Reading:
         elif view.record(chunk.messages[-1].offset()):
             batch.messages.setdefault(link.name, []).extend(chunk.messages)
             batch.rows[partition] = batch.rows.get(partition, 0) + chunk.rows
+            batch.hops = chunk.hops
             if self._timed:
                 batch.spans.setdefault(link.name, []).append((partition, len(chunk.messages)))
             if self._timed and link.has_sentinels:

@@ -43,7 +43,13 @@ def end_offset(settings: Settings, partition: Partition) -> int:
             admin_client(settings), settings, [place], OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED
         )[partition]
     except KafkaException as error:
-        raise failed(settings, began, f"tell where topic {partition.topic} ends", error.args[0]) from error
+        raise failed(
+            settings,
+            began,
+            f"tell where topic {partition.topic} ends",
+            error.args[0],
+            ("Describe", f"topic {partition.topic}"),
+        ) from error
 
 
 def end_beyond(settings: Settings, partition: Partition, end: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -59,6 +59,12 @@ def ends(settings: Settings, topic: str) -> tuple[int, int]:
         raise kafka_unreachable(settings, began, str(error)) from error
 
 
+def named(places: Iterable[TopicPartition | Partition]) -> str:
+    """The topics of these partitions, as text for an error: the first few of them."""
+    names = sorted({place.topic for place in places})
+    return f"topic {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
 def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partition, int]:
     """Return the last stable offset of each partition: everything before it is committed or aborted.
 
@@ -71,7 +77,7 @@ def stable_ends(settings: Settings, places: list[TopicPartition]) -> dict[Partit
     try:
         return offsets_of(admin_client(settings), settings, places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
-        raise failed(settings, began, "tell where topics end", error.args[0]) from error
+        raise failed(settings, began, "tell where topics end", error.args[0], ("Describe", named(places))) from error
 
 
 def stable_end(settings: Settings, place: Partition) -> int:
@@ -167,7 +173,7 @@ def offsets_of(
     It waits while a partition's leader moves, and a moment for a topic whose leader no broker knows yet.
 
     librdkafka 2.16 may answer without an error and without an offset while brokers come back. And it goes on asking the leader
-    that it knows, although that one says that it leads no more: it learns of another leader only if somebody asks for metadata.
+    that it knows, although that one says that it leads no more: it learns of another leader only if a caller asks for metadata.
 
     Raises:
         KafkaException: it cannot be told.

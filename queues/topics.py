@@ -12,7 +12,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import await_topics, topics
-from queues.admin_client import admin_client
+from queues.admin_client import admin_client, refused
+from queues.denied import denied, is_denial
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.text import near
@@ -42,7 +43,8 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
     """Create a topic, and wait until its partitions have leaders.
 
     Raises:
-        SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-REFUSED``: it may not be created; ``SX-KAFKA-UNREACHABLE``.
+        SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-DENIED``: it may not be created; ``SX-KAFKA-REFUSED``;
+            ``SX-KAFKA-UNREACHABLE``.
     """
     admin = AdminClient(_client(settings))  # kept in a name: a client that is collected cancels its own request
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
@@ -57,7 +59,7 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
                     fix="use it, or choose another name; `sardonyx topic list` shows all",
                     where={"topic": topic},
                 ) from error
-            raise _refused(settings, f"create topic {topic}", error) from error
+            raise refused(settings, f"create topic {topic}", error.args[0], ("Create", f"topic {topic}")) from error
     await_topics(admin, settings, [topic])
 
 
@@ -82,7 +84,7 @@ def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time.
     """
-    consumer = _consumer(settings, topic)
+    consumer = _consumer(settings)
     try:
         partitions = consumer.list_topics(topic, timeout=CALL).topics[topic].partitions
         found: dict[int, list[bytes | None]] = {number: [] for number in partitions}
@@ -92,8 +94,11 @@ def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
             message = consumer.poll(CALL)
             if message is None:
                 raise _silent(settings, f"give topic {topic} to its end (is a transaction still open on it?)")
-            if message.error() is not None:
-                ended += 1
+            error = message.error()
+            if is_denial(error):
+                raise denied(settings, "Read", f"topic {topic}", error)
+            if error is not None:  # the client deals with all others but the end itself
+                ended += error.code() == KafkaError._PARTITION_EOF
                 continue
             if not is_marker(message):
                 found[message.partition()].append(message.value())
@@ -108,7 +113,7 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
     Raises:
         SetupError: ``SX-KAFKA-REFUSED``: Kafka does not answer or refuses.
     """
-    consumer = _consumer(settings, topic)
+    consumer = _consumer(settings)
     try:
         known = consumer.list_topics(topic, timeout=PEEK).topics[topic].partitions
         places = []
@@ -131,7 +136,7 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
                 ended += 1
         return texts
     except KafkaException as error:
-        raise _refused(settings, f"give records of topic {topic}", error) from error
+        raise refused(settings, f"give records of topic {topic}", error.args[0], ("Read", f"topic {topic}")) from error
     finally:
         consumer.close()
 
@@ -154,7 +159,7 @@ def sizes(settings: Settings) -> dict[str, list[int]]:
             for end in ENDS
         )
     except KafkaException as error:
-        raise _refused(settings, "give the sizes of its topics", error) from error
+        raise refused(settings, "give the sizes of its topics", error.args[0], ("Describe", "its topics")) from error
     return {
         topic: [last[topic, partition] - first[topic, partition] for partition in sorted(known)]
         for topic, known in sorted(found.items())
@@ -165,24 +170,15 @@ def _client(settings: Settings) -> dict[str, object]:
     return {**settings.kafka.client(), "log_level": 0}
 
 
-def _consumer(settings: Settings, topic: str) -> Consumer:
+def _consumer(settings: Settings) -> Consumer:
     return Consumer(
         {
             **_client(settings),
-            "group.id": f"{topic}.peek",  # no member joins it: partitions are assigned by hand
+            "group.id": f"{settings.deployment}.nobody",  # no member joins it: partitions are assigned by hand
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
         }
-    )
-
-
-def _refused(settings: Settings, what: str, error: KafkaException) -> SetupError:
-    return SetupError(
-        "SX-KAFKA-REFUSED",
-        f"Kafka at {settings.kafka.bootstrap_servers} did not {what}",
-        cause=str(error),
-        fix="look at the broker's log and at the rights of this client",
     )
 
 

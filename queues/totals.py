@@ -7,8 +7,28 @@ from collections.abc import Mapping
 from queues import admin
 from sardonyx.core import link_counts
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Stage
+from sardonyx.core.graph import Cycle, Graph, Stage
+from sardonyx.core.link_counts import Positions
 from sardonyx.runtime.settings import Settings
+
+
+def loop_positions(settings: Settings, job: str, graph: Graph, cycle: Cycle) -> dict[str, Positions]:
+    """What the stages of a loop have committed: of each one at one moment, and after the end of its open transactions.
+
+    Args:
+        settings: connection to Kafka.
+        job: id of the job, whose groups must exist.
+        graph: of the job.
+        cycle: the loop.
+
+    Returns:
+        By stage, its positions in all partitions that there are now of the topics that it reads.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    held = admin.held_positions(settings, [graph.stage(name) for name in cycle.stages], job)
+    return {name: dict(positions) for name, positions in held.items()}
 
 
 def written_to(
@@ -35,7 +55,7 @@ def written_to(
     stages = {stage.name: stage for stage in writers.values()}
     held = admin.held_positions(settings, list(stages.values()), job)
     return {
-        link: link_counts.written(stage, link, held[stage.name])
+        link: link_counts.written(stage, link, held[stage.name], facts)
         if link_counts.all_committed(stage, facts, held[stage.name])
         else None
         for link, stage in writers.items()

@@ -50,7 +50,9 @@ def bounds_of(settings: Settings, topics: dict[str, int]) -> tuple[dict[Partitio
             topic_log.offsets_of(client, settings, places, last, uncommitted),
         )
     except KafkaException as error:
-        raise failed(settings, began, "tell where topics begin and end", error.args[0]) from error
+        raise failed(
+            settings, began, "tell where topics begin and end", error.args[0], ("Describe", topic_log.named(places))
+        ) from error
 
 
 def names(settings: Settings) -> list[str]:

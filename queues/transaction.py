@@ -23,10 +23,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from queues.block import record_too_large
 from queues.client import RECONNECT_MS
+from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, TransactionAborted, abortable, exception_for
-from sardonyx.core.errors import InternalError, OutputError
+from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, abortable, exception_for
+from sardonyx.core.errors import InternalError, OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
@@ -51,6 +52,8 @@ class TransactionalWriter:
     """
 
     def __init__(self, settings: Settings, transactional_id: str) -> None:
+        self._settings = settings
+        self._id = transactional_id
         self._timeout = settings.peer.transaction_timeout
         self._config: dict[str, Any] = {
             # Full requests go at once, and the commit waits for nothing: a long linger only spares half-full ones.
@@ -68,6 +71,8 @@ class TransactionalWriter:
             "enable.idempotence": True,
             "delivery.report.only.error": True,
         }
+        self._topics: set[str] = set()
+        """Those of the open transaction's messages."""
         self._producer = self._client()
 
     def _client(self) -> GuardedProducer:
@@ -78,8 +83,15 @@ class TransactionalWriter:
 
         The broker ends what the predecessor left open, and refuses until that is done. Within one call librdkafka asks again
         only after half a second, but with each call at once.
+
+        Raises:
+            SetupError: ``SX-KAFKA-DENIED``.
+            ProducerLost: the broker does not let the writer in.
         """
-        self._producer.call("init_transactions", _ASK_AGAIN)
+        try:
+            self._producer.call("init_transactions", _ASK_AGAIN)
+        except RightMissing as error:
+            raise self._denied(error.error) from error
 
     def close(self) -> None:
         """Give the client back. An open transaction is left to the slot's next holder."""
@@ -104,9 +116,27 @@ class TransactionalWriter:
             TransactionAborted: nothing was written. The writer can be used at once.
             ProducerLost: the outcome is unknown, or the producer is fenced. Make a new one, and read the committed positions.
             OutputError: ``SX-RECORD-TOO-LARGE``; nothing was written.
+            SetupError: ``SX-KAFKA-DENIED``; nothing was written.
         """
         if not positions:
             raise InternalError("SX-TRANSACTION-EMPTY", "A transaction without positions has no fence.")
+        events = self._producer.events
+        try:
+            self._write(messages, positions, group_metadata, clock)
+        except (ProducerLost, TransactionAborted) as error:
+            # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
+            reason = error.error if isinstance(error, RightMissing) else events.refusal
+            if reason is None or not is_denial(reason):
+                raise
+            raise self._denied(reason, events.refused_topic or " or ".join(sorted(self._topics))) from error
+
+    def _write(
+        self,
+        messages: Iterable[Outgoing | Records],
+        positions: Mapping[Partition, Position],
+        group_metadata: Callable[[], Any],
+        clock: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
         failure = self._attempt(messages, positions, group_metadata, clock)
         if failure is None:
             return
@@ -136,6 +166,7 @@ class TransactionalWriter:
             ProducerLost: there is nothing to abort with.
         """
         self._producer.events.refusal = None
+        self._topics.clear()
         self._producer.call("begin_transaction")
         try:
             with clock("write"):  # 5
@@ -160,6 +191,7 @@ class TransactionalWriter:
 
     def _produce(self, message: Outgoing | Records) -> bool:
         """Hand a message, or many, to the client. False: the transaction has failed, and its next call tells why."""
+        self._topics.add(message.topic)
         if isinstance(message, Outgoing):
             topic, value, partition, key, headers = message
             return self._hand_over(topic, value, key, partition, headers)
@@ -196,6 +228,17 @@ class TransactionalWriter:
                 if code == KafkaError.MSG_SIZE_TOO_LARGE:
                     raise _too_large(topic, value, key) from error
                 raise exception_for(error.args[0]) from error
+
+    def _denied(self, reason: KafkaError, topic: str = "") -> SetupError:
+        """The error ``SX-KAFKA-DENIED`` for what this writer may not do."""
+        if reason.code() in LOGIN:
+            return login_denied(self._settings, str(reason))
+        if reason.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            group = ".".join(self._id.split("/")[:3])  # see `sardonyx.core.graph.Stage`
+            return denied(self._settings, "Read", f"group {group}", reason)
+        if reason.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return denied(self._settings, "Write", f"topic {topic}", reason)
+        return denied(self._settings, "Write", f"transactional id {self._id}", reason)
 
     def _abort(self) -> None:
         """End the open transaction, which fails if the slot has another holder by now. Flush first what was sent, because an

@@ -6,6 +6,7 @@ import enum
 
 from confluent_kafka import KafkaError
 
+from queues.denied import is_denial
 from sardonyx.core.errors import OutputError
 
 _PASSING = (
@@ -43,6 +44,14 @@ class ProducerLost(Exception):
     """The producer is of no more use: it is fenced, or the outcome of its last transaction is unknown."""
 
 
+class RightMissing(ProducerLost):
+    """The broker does not let this client do it. ``error`` is Kafka's reason."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(f"{error.name()}: {error.str()}")
+        self.error = error
+
+
 def classify(error: KafkaError) -> Verdict:
     """The order matters, and the default is the safe one: librdkafka asks to test for abort, then retriable, else fatal."""
     if error.fatal():
@@ -56,6 +65,8 @@ def classify(error: KafkaError) -> Verdict:
 
 def exception_for(reason: KafkaError) -> Exception:
     """The exception that tells the task loop what an error asks for; one that should have been retried is a lost producer."""
+    if is_denial(reason):
+        return RightMissing(reason)
     if classify(reason) is Verdict.ABORT:
         return abortable(reason)
     return ProducerLost(f"{reason.name()}: {reason.str()}")

@@ -6,7 +6,7 @@ Without this, the queues of an unbounded job would grow until the disks of the b
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -20,20 +20,27 @@ from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 
 
-def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dict[Partition, int]:
+def trim_links(
+    settings: Settings, graph: Graph, job: str, spec: JobSpec, lends: Callable[[], bool]
+) -> dict[Partition, int]:
     """Delete from a job's internal links what all their readers have committed as read.
 
     A committed position never moves back, and a reader starts at its committed position. So no reader can miss a deleted record.
     The record at the position stays, because a drained partition's position is that of its sentinel. The position on a ``parts``
     link is that from which the listing of files is still needed (:mod:`peer.rolling`). The log of a task's state is needed from
-    the offset on that the task has committed with its position. Dead letters and the users' own topics are left alone. A
-    partition without a committed position is left alone too.
+    the offset on that the task has committed with its position, or that of its oldest checkpoint. While another job begins with
+    such a checkpoint, all of the log stays. Dead letters and the users' own topics are left alone. A partition without a
+    committed position is left alone too.
+
+    What is not lent when the positions are known may go. A checkpoint that is lent later was among those that the positions say
+    to be kept, or it was not made yet.
 
     Args:
         settings: connection to Kafka.
         graph: the job's graph.
         job: id of the job.
         spec: its spec; ``keep`` says how long a record stays at least.
+        lends: whether another job begins with a state that its logs held.
 
     Returns:
         The first offset that is left in each partition from which records were deleted.
@@ -58,7 +65,8 @@ def trim_links(settings: Settings, graph: Graph, job: str, spec: JobSpec) -> dic
             else:
                 read[partition] = min(read.get(partition, position.offset), position.offset)
     wanted = {partition: offset for partition, offset in read.items() if partition not in unread and offset > 0}
-    return delete_before(settings, _kept(settings, wanted, spec.keep) | _state_logs(stages, held))
+    logs = {} if lends() else _state_logs(stages, held)
+    return delete_before(settings, _kept(settings, wanted, spec.keep) | logs)
 
 
 def _state_logs(
@@ -75,7 +83,9 @@ def _state_logs(
                         and position is not None
                         and position.state is not None
                     ):
-                        found[Partition(link.topic, partition.number)] = position.state[1]
+                        apart = None if position.checkpoints is None else position.checkpoints.low
+                        low = position.state[1] if apart is None else min(apart, position.state[1])
+                        found[Partition(link.topic, partition.number)] = low
     return {partition: low for partition, low in found.items() if low > 0}
 
 
@@ -107,7 +117,7 @@ def delete_before(settings: Settings, wanted: Mapping[Partition, int]) -> dict[P
     for future in admin_client(settings).delete_records(places, request_timeout=CALL).values():
         error = error_of(future)
         if error is not None:
-            raise failed(settings, began, "delete records that were read", error)
+            raise failed(settings, began, "delete records that were read", error, ("Delete", topic_log.named(places)))
     return {Partition(place.topic, place.partition): place.offset for place in places}
 
 
@@ -117,4 +127,4 @@ def _offsets(settings: Settings, wanted: Mapping[Partition, int], spec: OffsetSp
     try:
         return topic_log.offsets_of(admin_client(settings), settings, places, spec, IsolationLevel.READ_COMMITTED)
     except KafkaException as error:
-        raise failed(settings, began, what, error.args[0]) from error
+        raise failed(settings, began, what, error.args[0], ("Describe", topic_log.named(places))) from error

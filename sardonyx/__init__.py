@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from sardonyx.connectors.base import PositionedOutput, PositionsMoved, Split, StoredPosition
     from sardonyx.connectors.declarations import blackhole, console, files, generator, kafka, sql
     from sardonyx.core.plan import JobPlan
+    from sardonyx.core.secrets import Secret
     from sardonyx.core.spec import OnError
+    from sardonyx.graphs.program import Superstep, Vertex, VertexProgram
     from sardonyx.job.builder import Job, connector
+    from sardonyx.job.graphing import GraphView
+    from sardonyx.job.looping import Cycle
     from sardonyx.job.windowing import (
         Collect,
         Count,
@@ -53,7 +57,8 @@ if TYPE_CHECKING:
         wall,
     )
     from sardonyx.runtime.settings import Settings, load_settings
-    from sardonyx.state.handles import Key, ListState, MapState, State, Timer, Timers
+    from sardonyx.state.handles import Key, ListState, MapState, State
+    from sardonyx.state.timers import Timer, Timers
 
 __version__ = VERSION
 
@@ -61,9 +66,11 @@ __all__ = [
     "Client",
     "Collect",
     "Count",
+    "Cycle",
     "Distinct",
     "First",
     "FunctionError",
+    "GraphView",
     "InputError",
     "Interrupted",
     "Job",
@@ -83,6 +90,7 @@ __all__ = [
     "PositionsMoved",
     "Quantile",
     "SardonyxError",
+    "Secret",
     "Settings",
     "SetupError",
     "SpecUnreadable",
@@ -90,9 +98,12 @@ __all__ = [
     "State",
     "StoredPosition",
     "Sum",
+    "Superstep",
     "Timer",
     "Timers",
     "Var",
+    "Vertex",
+    "VertexProgram",
     "__version__",
     "blackhole",
     "calendar",
@@ -118,6 +129,8 @@ __all__ = [
 
 _LATER = {  # name -> module; these need pyarrow or more, and are imported when they are first used, so that the CLI is quick
     "Client": "sardonyx.client.client",
+    "Cycle": "sardonyx.job.looping",
+    "GraphView": "sardonyx.job.graphing",
     "Job": "sardonyx.job.builder",
     "JobPlan": "sardonyx.core.plan",
     "OnError": "sardonyx.core.spec",
@@ -125,7 +138,11 @@ _LATER = {  # name -> module; these need pyarrow or more, and are imported when 
     "PositionsMoved": "sardonyx.connectors.base",
     "Split": "sardonyx.connectors.base",
     "StoredPosition": "sardonyx.connectors.base",
+    "Secret": "sardonyx.core.secrets",
     "Settings": "sardonyx.runtime.settings",
+    "Superstep": "sardonyx.graphs.program",
+    "Vertex": "sardonyx.graphs.program",
+    "VertexProgram": "sardonyx.graphs.program",
     "blackhole": "sardonyx.connectors.declarations",
     "console": "sardonyx.connectors.declarations",
     "files": "sardonyx.connectors.declarations",
@@ -138,8 +155,8 @@ _LATER = {  # name -> module; these need pyarrow or more, and are imported when 
     "ListState": "sardonyx.state.handles",
     "MapState": "sardonyx.state.handles",
     "State": "sardonyx.state.handles",
-    "Timer": "sardonyx.state.handles",
-    "Timers": "sardonyx.state.handles",
+    "Timer": "sardonyx.state.timers",
+    "Timers": "sardonyx.state.timers",
     "Collect": "sardonyx.job.windowing",
     "Count": "sardonyx.job.windowing",
     "Distinct": "sardonyx.job.windowing",

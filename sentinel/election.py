@@ -46,7 +46,7 @@ class SentinelElection:
             raise ElectionClosed(
                 "SX-SENTINEL-ELECTION",
                 f"the election of a sentinel for link {link} is closed",
-                cause="the job has ended, or somebody deleted nodes below /sentinel by hand",
+                cause="the job has ended, or a user deleted nodes below /sentinel by hand",
                 fix="do nothing if the job has ended; otherwise submit the job again",
                 where={"job": self._job, "link": link},
             )

@@ -1,6 +1,6 @@
 """The transactions that create and delete the nodes below which peers elect the leading sentinel of each link. Pure.
 
-Only the leading coordinator creates and deletes these nodes, so nobody can vote once a job's node is gone: it is created before
+Only the leading coordinator creates and deletes these nodes, so no peer can vote once a job's node is gone: it is created before
 the job runs, and deleted before the log says that the job's links are gone.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import Create, Delete
+from sardonyx.core.effects import Create, Delete
 from sardonyx.zookeeper.transactions import Operation, chunked
 
 

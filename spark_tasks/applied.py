@@ -58,7 +58,7 @@ class Function(Protocol):
         """Apply it to one batch."""
         ...
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split]) -> ReadAndApplied | None:
+    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
         """Read splits where it is applied; None: they are to be read first."""
         ...
 
@@ -76,7 +76,7 @@ class NoFunction:
     def apply(self, table: pa.Table) -> Applied:
         return Applied(table)
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split]) -> None:  # noqa: ARG002
+    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> None:  # noqa: ARG002
         return None
 
     def abandon(self) -> None:

@@ -30,7 +30,7 @@ from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
-from sardonyx.runtime.functions import import_function, takes
+from sardonyx.runtime.functions import import_function, takes, with_functions
 from spark_tasks.applied import Applied, ReadAndApplied
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
@@ -40,7 +40,8 @@ from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
 from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
 from spark_tasks.settled import SettledTypes
-from spark_tasks.slices import DealtOut, ReadThere, Slices, UnevenSplits
+from spark_tasks.slices import DealtOut, ReadFirst, ReadThere, Slices
+from spark_tasks.units import Units, together
 from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
@@ -92,10 +93,11 @@ class TaskFunction:
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
+        self._load = import_function if code is None else code.load
         if code is not None:
             code.users.add(self)
         self._functions = [
-            _fused_function(each, code, may_skip=task.on_error.then == "fail")
+            fused_function(each, code, may_skip=task.on_error.then == "fail")
             for each in (task, *fused)
             if each.fn is not None
         ]
@@ -144,24 +146,26 @@ class TaskFunction:
             return Applied(table)
         self._worked = 0.0
         if self._takes == "dataframe":
-            tables, bad = self._as_dataframe(table)
-            bad_rows = rows_at(table, [each.index for each in bad]) if bad else None
-            return self._applied(tables, bad, bad_rows)
-        # Rows with the same key stay together.
-        cut = [table] if self._task.group_by and not self._by_record else self._cut(table)
-        return self._applied(*self._in_slices(DealtOut(self._run, cut)))
+            return self._found(table, *self._as_dataframe(table))
+        # Rows with the same key stay together, and those of a window, which has one key if the task has no `group_by`.
+        whole = self._task.group_by or self._task.window is not None
+        if not whole or self._by_record:
+            return self._applied(*self._in_slices(DealtOut(self._run, self._cut(table))))
+        tables, bad, _ = self._in_slices(DealtOut(self._run, [table]))
+        return self._found(table, tables, bad)
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split]) -> ReadAndApplied | None:
+    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
         """Apply the function to one batch of splits. The worker that applies the function also reads each split.
 
-        None means that this is not possible or not worth it, and that the batch has had no effect. There are three
+        None means that this is not possible or not worth it, and that the batch has had no effect. There are four
         reasons. A DataFrame function gets the whole batch from Spark SQL. A few splits that we cannot divide would keep
-        only a few workers busy. Splits of different types need one common type before the function sees them. If this
-        method returns None, read the rows first and call :meth:`apply`.
+        only a few workers busy. Splits of different types need one common type before the function sees them. A row with a bad
+        time must be left out before. If this method returns None, read the rows first and call :meth:`apply`.
 
         Args:
             connector: reads the splits. It travels to the workers.
             splits: at least one.
+            now: seconds since 1970, by this machine.
 
         Raises:
             SardonyxError: the error that the connector's ``read`` raised.
@@ -173,10 +177,10 @@ class TaskFunction:
         if shares is None:
             return None
         self._worked = 0.0
-        slices = ReadThere(self._run, connector, shares)
+        slices = ReadThere(self._run, connector, shares, self._task.time, now)
         try:
             applied = self._applied(*self._in_slices(slices))
-        except UnevenSplits:
+        except ReadFirst:
             self._reads_there = False  # the next batches will have such splits too
             return None
         if not sum(rows := slices.split_rows(len(splits))):
@@ -184,6 +188,15 @@ class TaskFunction:
         # The slowest worker to read and the slowest worker to apply may be different ones.
         worked = max(applied.worked - slices.seconds, 0.0)
         return ReadAndApplied(applied._replace(worked=worked), rows, slices.schema, slices.seconds)
+
+    def _found(self, table: pa.Table, tables: list[pa.Table], bad: list[Bad]) -> Applied:
+        """What came of a whole batch. If a row is bad, so are those that stay together with it."""
+        if not bad:
+            return self._applied(tables, [], None)
+        units = Units(table, self._functions[0].plan.together)
+        indexes, which = (found.tolist() for found in units.whole([each.index for each in bad]))
+        each_row = [msgspec.structs.replace(bad[n], index=index) for index, n in zip(indexes, which, strict=True)]
+        return self._applied(tables, each_row, rows_at(table, indexes))
 
     def _applied(self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None) -> Applied:
         result = self._types.settle(joined(self._named.task, self._named.fn, tables))
@@ -284,19 +297,20 @@ class TaskFunction:
         if not self._isolate:
             raise fault.error from fault.__cause__
         limit = FailureLimit(MOST_CULPRITS)
+        units = Units(table, self._functions[0].plan.together)
 
         def part(start: int, stop: int) -> pa.Table:
             if self._abandoned.is_set():
                 raise Abandoned
             try:
-                return self._dataframe(table.slice(start, stop - start))
+                return self._dataframe(units.rows(start, stop))
             except DataFault as error:
                 if stop - start == 1:
                     limit.count(error)
                 raise
 
-        found = search(table.num_rows, part, raised=raised, thread=InheritableThread, threads=SEARCHES)
-        return found.results, list(map(bad_of, found.bad))
+        found = search(len(units), part, raised=raised, thread=InheritableThread, threads=SEARCHES)
+        return found.results, [bad_of(each._replace(row=units.first(each.row))) for each in found.bad]
 
     def _cut(self, table: pa.Table) -> list[pa.Table]:
         """Cut the rows into even slices, at most as many as Spark has cores."""
@@ -312,7 +326,7 @@ class TaskFunction:
         try:
             self._spark.sparkContext.setJobDescription(f"task {self._task.name}")
             for plan, fn in self._functions:
-                result = fn(result, **plan.params, **objects)
+                result = fn(result, **with_functions(plan.params, self._load), **objects)
                 objects = {}
                 if not isinstance(result, DataFrame):
                     break
@@ -345,12 +359,12 @@ class FusedFunction(NamedTuple):
     fn: Callable[..., Any]
 
 
-def _fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) -> FusedFunction:
+def fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) -> FusedFunction:
     name = str(task.fn)
     fn = code.load(name) if code is not None else import_function(name)
     _check_params(task, fn, task.params, whole=task.lifecycle is None)
     bundle = None if code is None else code.package
-    return FusedFunction(Plan(task.name, name, bundle, takes(fn), task.params, may_skip), fn)
+    return FusedFunction(Plan(task.name, name, bundle, takes(fn), task.params, may_skip, together(task)), fn)
 
 
 def _named(plans: Sequence[Plan]) -> Plan:

@@ -83,7 +83,7 @@ def error_class(error: FunctionError) -> str:
 
 
 def function_raised(
-    task: str, fn: str, error: BaseException, record: object = None, *, may_skip: bool = True
+    task: str, fn: str, error: BaseException, record: object = None, *, may_skip: bool = True, what: str = "records"
 ) -> FunctionRaised:
     """Make the ``SX-FN-RAISED`` error for what a user's function raised.
 
@@ -94,6 +94,7 @@ def function_raised(
         record: the record that the function got, if it takes one record at a time.
         may_skip: whether another ``on_error`` would help. It does not help if the task already leaves such records out,
             or if the function fails for every record.
+        what: ``on_error`` would leave out.
     """
     kind, message, trace = _said(error)
     name = fn.partition(":")[2]
@@ -102,7 +103,7 @@ def function_raised(
         f"function {name} of task {task} raised {shorten(f'{kind}: {message}' if message else kind, MESSAGE_LIMIT)}",
         cause="" if record is None else f"the record was {shorten(_record_repr.repr(record), 1_000)}",
         fix="correct the function"
-        + (", or set on_error to skip or dead_letter to leave such records out" if may_skip else ""),
+        + (f", or set on_error to skip or dead_letter to leave such {what} out" if may_skip else ""),
         traceback=trace,
         where={"task": task, "function": fn},
     )

@@ -6,7 +6,6 @@ run again, and is if a function raises and the task's ``on_error`` says so.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,9 +21,10 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.state.groups import Numbers
 from sardonyx.state.keyed_work import Done, Work, joined, split
 from sardonyx.state.signature import signature_of
-from spark_tasks.apply import Abandoned, plain_params
+from spark_tasks.apply import Abandoned
 from spark_tasks.code import CodeBundle
 from spark_tasks.keyed_worker import Got, KeyedPlan, Sent, received, run_keyed, send
+from spark_tasks.planned import PlannedFunctions
 from spark_tasks.read_splits import SMALLEST_SLICE
 from spark_tasks.settled import SettledTypes
 from spark_tasks.worker_pool import on_workers
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
     """The numbers of its rows in the whole work."""
 
 
-class KeyedFunctions:
+class KeyedFunctions(PlannedFunctions[KeyedPlan]):
     """The functions of one task with keyed state, ready for batch after batch.
 
     Args:
@@ -55,11 +55,8 @@ class KeyedFunctions:
 
     def __init__(self, spark: Any, task: TaskSpec, code: CodeBundle | None, *, isolate: bool) -> None:
         assert task.keyed is not None  # noqa: S101 (for the type checker: the caller asks)
-        self._spark = spark
-        self._task = task
         self._isolate = isolate
         self._cores: int = spark.sparkContext.defaultParallelism
-        self._abandoned = threading.Event()
         self._types = SettledTypes()
         load = import_function if code is None else code.load
         spec, fn = task.keyed, str(task.fn)
@@ -67,7 +64,7 @@ class KeyedFunctions:
         on_timer = None if spec.on_timer is None else load(spec.on_timer)
         self.signature = signature_of(spec, load(fn), on_timer, declared)
         """What the functions take."""
-        self._plan = KeyedPlan(
+        plan = KeyedPlan(
             task.name,
             fn,
             spec.on_timer,
@@ -78,24 +75,7 @@ class KeyedFunctions:
             task.on_error.then == "fail",
             first_fails=True,
         )
-        self.worked = self.waited = 0.0
-        """Of the last call: how many seconds functions ran on the slowest worker, and how many else were spent on Spark."""
-        if code is not None:
-            code.users.add(self)
-            code.ship(spark)
-
-    def give(self, more: Mapping[str, Any]) -> None:
-        """Give the functions further keyword arguments, which come from the task's lifecycle.
-
-        Raises:
-            FunctionError: ``SX-FN-PARAMS``, they cannot travel to a Spark worker.
-        """
-        params = plain_params(self._task, {**self._task.params, **more})
-        self._plan = msgspec.structs.replace(self._plan, params=params)
-
-    def abandon(self) -> None:
-        """End a wait between two attempts. Any thread may call it."""
-        self._abandoned.set()
+        super().__init__(spark, task, code, plan)
 
     def __call__(self, works: Sequence[Work]) -> list[Done]:
         """What the functions make of work, in its order. The results of each are a table.

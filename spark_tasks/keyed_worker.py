@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.keyed import KeyedSpec
-from sardonyx.state.handles import Cell, Timer
+from sardonyx.state.handles import Cell
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import Signature, signature_of
+from sardonyx.state.timers import Timer
 from spark_tasks.failures import function_raised, wrong_result
 from spark_tasks.records import UnfitColumn, to_records, to_table
-from spark_tasks.worker import checked, function
+from spark_tasks.worker import checked, function, given_params
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
 
@@ -137,7 +138,7 @@ def _function(plan: KeyedPlan) -> KeyedFunction:
         signature,
         fn,
         on_timer,
-        plan.params,
+        given_params(plan.bundle, plan.params),
         to_records=to_records,
         describe=describe,
         first_fails=plan.first_fails,

@@ -27,6 +27,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from sardonyx.core.errors import SetupError
+from sardonyx.core.secrets import is_secret
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
@@ -110,7 +111,8 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     gateway = None
     try:
         gateway = launch_gateway(
-            SparkConf(loadDefaults=False).setAll(list(conf.items())),
+            # Every user of the machine sees the command line of the JVM: the context brings the secrets later.
+            SparkConf(loadDefaults=False).setAll([each for each in conf.items() if not is_secret(each[0])]),
             popen_kwargs=output.popen_arguments(),
         )
         output.follow()

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
+from sardonyx.core.timing import TimeSpec
 from spark_tasks.read_splits import Part
 from spark_tasks.records import rows_at
 from spark_tasks.worker import Done, ReadAndDone, Share, Slice, read_and_run, run
@@ -20,8 +21,10 @@ Send = Callable[[Any, Sequence[Any]], list[Any]]
 """``send(work, items)`` calls ``work(plans, item)`` for each item on a worker of its own."""
 
 
-class UnevenSplits(Exception):
-    """The splits of a batch have columns of different types, so the types of the batch are known only when all are read."""
+class ReadFirst(Exception):
+    """The splits of a batch must be read as a whole, before a function sees a row: their columns have different types, so the
+    types of the batch are known only when all are read; or a row has a bad time, and no function may see it.
+    """
 
 
 class Slices(ABC):
@@ -84,24 +87,35 @@ class ReadThere(Slices):
         send: as above.
         connector: reads the splits.
         shares: what each worker reads.
+        time: where the rows have their times, if the input says so.
+        now: seconds since 1970, by this machine.
     """
 
-    def __init__(self, send: Send, connector: SplitInput, shares: Sequence[Sequence[Part]]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        connector: SplitInput,
+        shares: Sequence[Sequence[Part]],
+        time: TimeSpec | None = None,
+        now: float = 0.0,
+    ) -> None:
         super().__init__(send)
         self._connector = connector
         self._shares = shares
+        self._time = time
+        self._now = now
         self._read: list[ReadAndDone] = []
 
     def run(self, *, isolate: bool, keep: bool) -> list[Done]:
         """As above.
 
         Raises:
-            UnevenSplits: the batch must be read first, as a whole.
+            ReadFirst: the batch must be read first, as a whole.
         """
-        items = [Share([part.data for part in share], isolate, keep) for share in self._shares]
+        items = [Share([part.data for part in share], isolate, keep, self._time, self._now) for share in self._shares]
         self._read = self.send(partial(read_and_run, self._connector), items)
-        if any(read.schema != self.schema for read in self._read if len(read.schema)):
-            raise UnevenSplits
+        if any(read.bad_times or (len(read.schema) and read.schema != self.schema) for read in self._read):
+            raise ReadFirst
         return [read.done for read in self._read]
 
     def starts(self) -> list[int]:

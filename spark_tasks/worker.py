@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,12 +16,15 @@ import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
 from sardonyx.core.errors import FunctionError
-from sardonyx.runtime.functions import Takes, import_function
+from sardonyx.core.timing import TimeSpec
+from sardonyx.runtime.functions import Takes, import_function, with_functions
+from sardonyx.state.times import judged
 from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
 from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
+from spark_tasks.units import Units
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
 USER_ERRORS = (Exception, SystemExit)
@@ -39,6 +42,8 @@ class Plan(msgspec.Struct, frozen=True):
     params: dict[str, Any]
     may_skip: bool = True
     """Whether another ``on_error`` would leave out records that the function raises for; False if this one does."""
+    together: list[str] | None = None
+    """See :func:`spark_tasks.units.together`."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -58,7 +63,7 @@ class Done(msgspec.Struct, frozen=True):
     data: pa.Buffer | None = None
     """Its results, an Arrow IPC stream."""
     bad: list[Bad] = []
-    """Rows that raise by themselves, by their index in the slice."""
+    """Rows that raise by themselves, by their index in the slice; of rows that stay together, the first."""
     places: list[int] = []
     """Of functions that take records, for each bad row: how many rows of the results come before it."""
     fault: Bad | None = None
@@ -74,6 +79,10 @@ class Share(msgspec.Struct, frozen=True):
     """As :attr:`Slice.isolate`."""
     keep: bool
     """Whether the rows are to come back if the functions raise, for another attempt."""
+    time: TimeSpec | None = None
+    """Where the rows have their times, if the input says so."""
+    now: float = 0.0
+    """Seconds since 1970, by the peer's machine."""
 
 
 class ReadAndDone(msgspec.Struct, frozen=True):
@@ -89,6 +98,8 @@ class ReadAndDone(msgspec.Struct, frozen=True):
     """That reading took."""
     kept: pa.Buffer | None = None
     """An Arrow IPC stream: all rows read if ``done`` has a fault, else the rows that ``done`` lists as bad."""
+    bad_times: bool = False
+    """Whether a row's time is bad. Then no function was called."""
 
 
 def ready(core: int) -> int:
@@ -111,13 +122,15 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
 
     Raises:
         SardonyxError: what the connector's ``read`` raised; ``SX-INPUT-SCHEMA``, the splits do not fit together.
-        FunctionError: as :func:`run`.
+        FunctionError: as :func:`run`; ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows cannot have times.
     """
     began = time.perf_counter()
     tables = [connector.read(data) for data in share.datas]
     table = joined_splits(tables)
     seconds = time.perf_counter() - began
     done, kept = Done(to_buffer(pa.table({}))), None
+    if share.time is not None and table.num_rows and judged(table, share.time, share.now, f"input {plans[0].task}").bad:
+        return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, bad_times=True)
     if table.num_rows:  # a function is not called for nothing
         done = _run(plans, table, share.isolate, 0)
     if done.fault is not None and share.keep:
@@ -137,8 +150,10 @@ def _run(plans: Sequence[Plan], table: pa.Table, isolate: bool, raised: int) -> 
     except DataFault as fault:
         if not isolate:
             return Done(fault=bad_of(Culprit(0, fault, raised + 1)))
-    found = search(table.num_rows, lambda start, stop: apply(table.slice(start, stop - start)), raised=raised + 1)
-    return Done(to_buffer(joined(last.task, last.fn, found.results)), list(map(bad_of, found.bad)))
+    units = Units(table, plans[0].together)
+    found = search(len(units), lambda start, stop: apply(units.rows(start, stop)), raised=raised + 1)
+    bad = [bad_of(each._replace(row=units.first(each.row))) for each in found.bad]
+    return Done(to_buffer(joined(last.task, last.fn, found.results)), bad)
 
 
 def _through(steps: Sequence[Callable[[pa.Table], pa.Table]], table: pa.Table) -> pa.Table:
@@ -164,7 +179,12 @@ def bad_of(culprit: Culprit) -> Bad:
 
 def _call(plan: Plan) -> Callable[..., Any]:
     call = function(plan.bundle, plan.fn)
-    return functools.partial(call, **plan.params) if plan.params else call
+    return functools.partial(call, **given_params(plan.bundle, plan.params)) if plan.params else call
+
+
+def given_params(bundle: str | None, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a user's function, with the functions among them."""
+    return with_functions(params, functools.partial(function, bundle))
 
 
 def function(bundle: str | None, fn: str) -> Callable[..., Any]:
@@ -254,7 +274,8 @@ def fault_of(plan: Plan, error: BaseException, table: pa.Table, *, of_data: bool
     """
     record = table.to_pylist()[0] if table.num_rows == 1 else None
     may_skip = plan.may_skip and of_data
-    return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record, may_skip=may_skip))
+    what = "records" if plan.together is None else "windows"
+    return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record, may_skip=may_skip, what=what))
 
 
 def checked(task: str, fn: str, table: pa.Table) -> pa.Table:

@@ -96,7 +96,7 @@ def _run(command: list[object], env: dict[str, str]) -> None:
 def _programs() -> tuple[Path, str]:
     """Where initdb and postgres are, and where their libraries are if those are not the system's."""
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        pytest.skip("PostgreSQL does not run as root, and there is no setpriv to run it as somebody else")
+        pytest.skip("PostgreSQL does not run as root, and there is no setpriv to run it as another user")
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if installed:
         return installed[-1].parent, ""

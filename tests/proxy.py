@@ -142,7 +142,7 @@ class Proxy:
                         self._refuse = True
                         raise ConnectionResetError
                     if self.delay:
-                        time.sleep(self.delay)
+                        time.sleep(self.delay)  # the fault itself: a slow network
                     is_lost = self._lose_replies if source is server else self._lose_requests
                     if cuts != self._cuts:
                         raise ConnectionResetError

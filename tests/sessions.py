@@ -6,8 +6,8 @@ from kazoo.client import KazooClient
 
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
-    """Whoever has a session's id and password may close it. Asked again until it is gone: its owner, whose connection that takes
-    away, may come back before the closing arrives, which takes away ours.
+    """Any client with a session's id and password may close it. Asked again until it is gone: its owner, whose connection that
+    takes away, may come back before the closing arrives, which takes away ours.
     """
     while True:
         double = KazooClient(hosts=hosts, client_id=client_id)

@@ -13,9 +13,10 @@ def hold_shares(state: State) -> None:
     """No more is promised than there is, no peer idles beside work that it may do, and each has the tags of its task."""
     wanted = targets(state)
     assert sum(target.peers for target in wanted.values()) <= state.live, "no more is promised than there is"
-    assert {name for name, target in wanted.items() if not target.peers} == state.queued, (
-        "a job without a share is queued"
-    )
+    without = {name for name, target in wanted.items() if not target.peers}
+    pausing = {name for name in wanted if state.jobs[name].pauses}
+    assert pausing <= without, "a job that pauses is promised nothing"
+    assert without - pausing == state.queued, "another job without a share is queued"
     running = [name for name in state.plans if state.jobs[name].status == "running"]
     hold_work(state, running)
     for name in running:
@@ -47,9 +48,9 @@ def hold_work(state: State, running: list[str]) -> None:
         assert missing <= 0 or scheduling.choose(state, name, idle, missing) is None, (
             f"a peer is idle beside {name}, which is below its share"
         )
-        for stage in scheduling.stalled(job, plan) if plan.bounded else ():
+        for stage in scheduling.stalled(job, plan) if not plan.turns else ():
             able = state.fitting(asked_of(job, plan, stage)) if not job.queued else 0
-            enough = min(able, scheduling.room(state, name)) >= needs(job, plan, stage)
+            enough = not job.pauses and min(able, scheduling.room(state, name)) >= needs(job, plan, stage)
             assert not enough, f"{name} stands still at {stage} beside idle peers"
 
 
@@ -59,7 +60,8 @@ def hold_moves(state: State) -> None:
     moves = scheduling.giving_back(state)
     assert len({move.job for move in moves}) == len(moves)
     lack = sum(max(target.peers - state.held[name], 0) for name, target in wanted.items())
-    beyond = {name: max(state.held[name] - (state.jobs[name].max_peers or math.inf), 0) for name in wanted}
+    most = {name: state.jobs[name].most_peers for name in wanted}
+    beyond = {name: max(state.held[name] - (math.inf if limit is None else limit), 0) for name, limit in most.items()}
     given = sum(state.giving.values())
     assert sum(len(move.peers) for move in moves) + given <= max(lack, given) + sum(beyond.values())
     for move in moves:
@@ -72,14 +74,14 @@ class Turns:
     """How often peers went to other tasks of an unbounded job while one of its tasks had none."""
 
     def __init__(self) -> None:
-        self._passed_over: dict[tuple[str, str], int] = {}
+        self._passed_over: dict[tuple[str, int, str], int] = {}
 
     def look(self, state: State) -> None:
-        """After each event: no task is passed over more often than its job has tasks."""
+        """After each event: no task is passed over more often than its job has tasks, since it has these."""
         passed = {}
         for name in state.plans:
             job, plan = state.jobs[name], state.plans[name]
-            if job.status != "running" or plan.bounded or not begun(job, plan):
+            if job.status != "running" or not plan.turns or not begun(job, plan):
                 continue
             offered = [
                 peer
@@ -90,6 +92,7 @@ class Turns:
             for stage in plan.stages:
                 if scheduling.asks(job.tasks[stage]):
                     able = sum(state.fits(peer, asked_of(job, plan, stage)) for peer in offered)
-                    count = passed[name, stage] = self._passed_over.get((name, stage), 0) + able
+                    place = name, job.revision, stage
+                    count = passed[place] = self._passed_over.get(place, 0) + able
                     assert count <= len(plan.stages), f"{name}/{stage} is left alone: {count} other offers"
         self._passed_over = passed

@@ -6,14 +6,16 @@ coordinator itself could not go on, since a request in the inbox may come from a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coordinator.core.state import Job
 from sardonyx.core import structure
 from sardonyx.core.errors import Failure
 from sardonyx.core.names import is_name, is_tag
-from sardonyx.core.resuming import Predecessor, resume_problems
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.state_points import CheckpointPoint
 
 
 def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
@@ -39,21 +41,33 @@ def refusal(job: str, spec: JobSpec, taken_by: str | None) -> Failure | None:
     )
 
 
-def resume_refusal(job: str, spec: JobSpec, resumes: str, before: Job | None) -> Failure | None:
-    """Why a job cannot go on from the positions of another one; None if it can. The rules: :mod:`sardonyx.core.resuming`.
+def resume_refusal(
+    job: str,
+    spec: JobSpec,
+    resumes: str,
+    jobs: Mapping[str, Job],
+    at: int | None = None,
+    replays: CheckpointPoint | None = None,
+) -> Failure | None:
+    """Why a job cannot go on from another one; None if it can. The rules: :mod:`sardonyx.core.resuming`.
 
     Args:
         job: the id of the new job.
         spec: of the new job.
         resumes: the id of the other job.
-        before: the other job; None if it is not known.
+        jobs: all that are known.
+        at: from its last checkpoint at or before this time; None: from where it ended.
+        replays: in place of both, with the states of this checkpoint; the other job may run.
     """
-    found = next(resume_problems(resumes, None if before is None else predecessor(before), spec), None)
+    before = jobs.get(resumes)
+    known = None if before is None else predecessor(before, jobs)
+    found = next(resume_problems(resumes, known, spec, at, replays), None)
     return None if found is None else found.failure(resumes, job)
 
 
-def predecessor(job: Job) -> Predecessor:
-    """What is known of a job that another one is to resume."""
+def predecessor(job: Job, jobs: Mapping[str, Job]) -> Predecessor:
+    """What is known of a job that another one is to resume. ``jobs``: all that are known."""
+    successor = jobs.get(job.resumed_by)
     return Predecessor(
         spec=job.spec,
         status=job.status,
@@ -61,6 +75,10 @@ def predecessor(job: Job) -> Predecessor:
         links_gone=job.links == "gone",
         resumed_by=job.resumed_by,
         topics={name: frozenset(task.positions) for name, task in job.tasks.items()},
+        retired=job.retired,
+        checkpoints=job.checkpoints,
+        end=job.end,
+        successor_ended=successor is None or successor.ended,
     )
 
 
@@ -75,8 +93,7 @@ def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
         yield "SX-JOB-STRUCTURE", "the workflow names an edge twice"
     for unknown in structure.unknown_tasks(spec):
         yield "SX-JOB-STRUCTURE", f"the workflow names a task that the catalog does not have: {unknown.name[:80]!r}"
-    if cycle := structure.cycle_in(spec):
-        yield "SX-JOB-CYCLE", f"the workflow has a cycle: {' -> '.join(cycle)}"
+    yield from _loop_problems(spec)
     if not spec.catalog:
         yield "SX-JOB-STRUCTURE", "the job has no tasks"
     reached, left = structure.reached(spec), structure.left(spec)
@@ -88,6 +105,14 @@ def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield "SX-JOB-TAG", f"{tag[:80]!r} cannot be a tag"
     for task in spec.catalog:
         yield from _task_problems(task, has_in=task.name in reached, has_out=task.name in left)
+
+
+def _loop_problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    if cycle := structure.cycle_in(spec):
+        yield "SX-JOB-CYCLE", f"the workflow has a cycle: {' -> '.join(cycle)}"
+    elif spec.cycles:
+        for problem in structure.loop_problems(spec):
+            yield problem.code, f"loop {problem.cycle[:80]!r}: {problem.message}"
 
 
 def _task_problems(task: TaskSpec, *, has_in: bool, has_out: bool) -> Iterator[tuple[str, str]]:

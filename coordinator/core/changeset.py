@@ -7,287 +7,79 @@ returns as effects exactly what differs. The cost depends on what was changed, n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
-from coordinator.core import peer_states
-from coordinator.core.entitlement import asked_of
-from coordinator.core.homes import peers_for
-from coordinator.core.peer_states import WORKING, Trigger
+from coordinator.core.peer_changes import PeerChanges
+from coordinator.core.plan import Plan
 from coordinator.core.projection import encode_note, job_nodes
-from coordinator.core.scheduling import Offer, asking, seconds
 from coordinator.core.state import (
-    REMEMBERED_DEAD,
     REMEMBERED_PURGED,
     Job,
-    Kind,
-    Peer,
-    Plan,
-    State,
     Task,
-    free_slots,
     plan_of,
 )
 from sardonyx.core import node_paths
+from sardonyx.core.changing import numbered, rewiring
+from sardonyx.core.effects import ChangeLinks, Create, CreateLinks, Delete, DeleteLinks, DropLinks, ReadLinks, Set
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import (
-    FORMAT,
-    OLDEST,
-    Counts,
-    Create,
-    CreateLinks,
-    Delete,
-    DeleteLinks,
-    DeletePulse,
-    Effect,
-    JobStatus,
-    LastCommits,
-    LinkFacts,
-    OuterEffect,
-    PeerBorn,
-    Scheduler,
-    Set,
-    TaskState,
-    TreeEffect,
-    Yields,
-)
+from sardonyx.core.events import FORMAT, OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
 from sardonyx.core.formats import spec_format
+from sardonyx.core.going_back import adopted_at_end, adopted_by, begins_of, state_topics
 from sardonyx.core.graph import Graph, graph_of, is_endless
-from sardonyx.core.notes import Assignment, JobNote, LinksNote, PeerNote, TaskNote
+from sardonyx.core.notes import LinksNote
 from sardonyx.core.positions import next_offsets
+from sardonyx.core.resizing import RESTING, awake, queues, resized
 from sardonyx.core.spec import JobSpec, encode_spec
+from sardonyx.core.state_points import CheckpointPoint
 
 FORGIVEN = 600.0
 """Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
 
 
-class ChangeSet:
-    """The changes that one event makes.
+class ChangeSet(PeerChanges):
+    """The changes that one event makes."""
 
-    Args:
-        state: changed in place.
-        n: number of the event.
-        at: its wall clock, seconds since 1970.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_idle", "_made", "_outer", "_removed", "_touched", "at", "jobs", "kinds_changed", "n", "state")
-
-    def __init__(self, state: State, n: int, at: float) -> None:
-        self.state = state
-        self.n = n
-        self.at = at
-        self.jobs: dict[str, None] = {}
-        """The changed jobs, in order."""
-        self._touched: dict[str, tuple[Peer | Job | Task, PeerNote | JobNote | TaskNote | None]] = {}
-        self._made: list[TreeEffect] = []
-        self._removed: list[TreeEffect] = []
-        self._outer: list[OuterEffect] = []
-        self._idle = {kind: len(row) for kind, row in state.idle_of.items()}
-        self.kinds_changed = False
-        """Whether the first live peer of a kind came, or the last one went."""
-
-    @property
-    def free_changed(self) -> bool:
-        """Whether the numbers of idle peers of each kind differ from before the event."""
-        return {kind: len(row) for kind, row in self.state.idle_of.items()} != self._idle
-
-    def effects(self) -> list[Effect]:
-        """What must be done: changes of nodes, parents before children; deletions, children before parents; then the effects
-        outside ZooKeeper.
+    def admit(
+        self,
+        name: str,
+        spec: JobSpec,
+        resumes: str = "",
+        by: str = "",
+        point: CheckpointPoint | None = None,
+        *,
+        replays: bool = False,
+    ) -> None:
+        """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one. ``point``: it
+        goes on from this checkpoint of it; ``replays``: without taking anything over, so other jobs can.
         """
-        changes: list[TreeEffect] = list(self._made)
-        for path, (entity, before) in self._touched.items():
-            after = entity.note()
-            if after == before:
-                continue
-            entity.n = self.n
-            if after is None:
-                changes.append(Delete(path))
-                continue
-            force_setattr(after, "n", self.n)  # nothing else refers to it yet
-            changes.append((Create if before is None else Set)(path, encode_note(after)))
-        return [*changes, *self._removed, *self._outer]
-
-    # Peers
-
-    def birth(self, name: str, born: PeerBorn) -> None:
-        """Add an idle peer."""
-        tags = frozenset(born.tags)
-        peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid, tags=tags)
-        peer.version, peer.format = born.version, born.format
-        self.state.peers[name] = peer
-        self._count(peer.kind, 1)
-        self.state.by_state["idle"][name] = None
-        self.state.add_idle(name)
-        self._touched[node_paths.peer_state(name)] = (peer, None)
-
-    def set_abilities(self, name: str, born: PeerBorn) -> None:
-        """Set what a known peer reads, and its tags: jobs that ask for it may get the peer now."""
-        peer, state = self._peer(name), self.state
-        before = peer.kind
-        if peer.state == "idle":
-            state.remove_idle(name)
-        peer.version, peer.format, peer.tags = born.version, born.format, frozenset(born.tags)
-        if peer.state == "idle":  # of its kind it is the one that came last
-            state.by_state["idle"].move_to_end(name)
-            state.add_idle(name)
-            peer.order = self._rank()
-        self._count(before, -1)
-        self._count(peer.kind, 1)
-        self.jobs |= dict.fromkeys(sorted((state.requiring | state.stale) & state.plans.keys()))
-        if peer.assignment is not None:
-            self.jobs[peer.assignment.job] = None
-
-    def move(self, name: str, trigger: Trigger) -> None:
-        """Move a peer to another state; its assignment stays."""
-        state, peer = self.state, self._peer(name)
-        del state.by_state[peer.state][name]
-        if peer.state == "idle":
-            state.remove_idle(name)
-        if trigger in ("die", "revoke") and peer.state != "revoked":
-            self._count(peer.kind, -1)
-        peer.state = peer_states.after(peer.state, trigger)
-        if peer.state == "idle":
-            state.add_idle(name)
-        peer.since, peer.order = self.at, state.order
-        state.order += 1
-        state.by_state[peer.state][name] = None
-        if peer.state == "dead":
-            dead = state.by_state["dead"]
-            while len(dead) > REMEMBERED_DEAD:
-                del state.peers[dead.popitem(last=False)[0]]
-
-    def leave(self, name: str, trigger: Trigger, *, failed: bool = False) -> None:
-        """Move a peer to another state and off its task. If all remaining peers of the task are waiting, they become idle.
-
-        Args:
-            name: the peer.
-            trigger: of the change of its state.
-            failed: whether it leaves because it failed there.
-        """
-        peer = self._peer(name)
-        if peer.assignment is None:
-            self.move(name, trigger)
-            return
-        place = peer.assignment
-        task = self._task(place.job, place.task)
-        self._off(name, task, trigger, failed=failed)
-        if all(self.state.peers[other].state == "waiting" for other in task.peers):
-            for other in self.state.on_task(task):
-                self._off(other, task, "release")
-        if not task.peers and self.state.rules > 1:
-            task.left = self.n
-
-    def _off(self, name: str, task: Task, trigger: Trigger, *, failed: bool = False) -> None:
-        """Take one peer off its task. Where it failed, or was revoked, its home is not preferred: the cause may lie there."""
-        state, peer = self.state, self._peer(name)
-        if peer.assignment is not None:
-            place = peer.assignment
-            state.held[place.job] -= 1
-            if failed or trigger == "revoke":
-                task.forget_home(place.slot)
-            elif peer.state != "acking" and peer.home and self._goes_on(place.job, task):
-                task.keep_home(place.slot, peer.home)
-        self.mark(name, "")
-        peer.assignment = None
-        del task.peers[name]
-        self.move(name, trigger)
-
-    def _goes_on(self, job: str, task: Task) -> bool:
-        """Whether the task may be offered again."""
-        return self.state.rules > 2 and task.state != "complete" and not self.state.jobs[job].ended
-
-    def mark(self, name: str, yields: Yields) -> None:
-        """Set when a peer gives its task up."""
-        peer = self.state.peers[name]
-        if peer.yields == yields:
-            return
-        peer = self._peer(name)
-        if peer.assignment is not None and "share" in (yields, peer.yields):
-            job, giving = peer.assignment.job, self.state.giving
-            count = giving.pop(job, 0) + (1 if yields == "share" else -1)
-            if count:
-                giving[job] = count
-        peer.yields = yields
-
-    def take_turns(self, name: str) -> None:
-        """Have the peers of an unbounded job give their tasks up to a task without peers as soon as they have nothing to read;
-        or no more, when each task has a peer.
-        """
-        state = self.state
-        job, plan = state.jobs[name], state.plans.get(name)
-        if plan is None or job.status != "running":
-            return
-        asked = [] if plan.bounded else [asked_of(job, plan, stage) for stage in asking(state, job, plan)]
-        if not asked and name not in state.short:
-            return
-        state.short.discard(name)
-        for stage in plan.stages:
-            for other in state.on_task(job.tasks[stage]):
-                peer = state.peers[other]
-                if not any(state.fits(other, kind) for kind in asked):
-                    if peer.yields in ("idle", "turn"):
-                        self.mark(other, "")
-                    continue
-                if not peer.yields and peer.state in WORKING:
-                    self.mark(other, "idle")
-                if peer.yields in ("idle", "turn"):
-                    state.short.add(name)
-        if asked and state.held[name] > 1:
-            for other in seconds(state, name):
-                self.mark(other, "turn")
-
-    def _count(self, kind: Kind, more: int) -> None:
-        """One more or less live peer is of this kind. So jobs that not every peer can work for may ask for more or less."""
-        state = self.state
-        count = state.live_of.pop(kind, 0) + more
-        if count:
-            state.live_of[kind] = count
-        if not count or count == more:
-            self.kinds_changed = True
-            state.stale |= state.requiring
-        if state.restricted:
-            state.stale |= state.restricted
-            state.forget_targets()
-
-    def take_pulse(self, name: str) -> None:
-        """Have a dead peer's pulse removed."""
-        self.state.peers[name].pulse_due = True
-        self._outer.append(DeletePulse(name))
-
-    def offer(self, offer: Offer) -> None:
-        """Offer the smallest free slots of a task to idle peers (:func:`coordinator.core.homes.peers_for`)."""
-        job = self.state.jobs[offer.job]
-        task = self._task(offer.job, offer.task)
-        asked = asked_of(job, self.state.plans[offer.job], offer.task)
-        slots = list(islice(free_slots(task), offer.peers))
-        for slot, name in peers_for(self.state, asked, slots, task.last, offer.kinds).items():
-            self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
-            task.peers[name] = slot
-            self.state.held[offer.job] += 1
-            self.move(name, "offer")
-        self.state.turn = job.number
-
-    # Jobs
-
-    def admit(self, name: str, spec: JobSpec, resumes: str = "", by: str = "") -> None:
-        """Accept a job: it is being planned, and its topics must be created. No other job can resume the same one."""
         job = Job(
             self.n,
             self.n,
             spec,
             self.at,
             resumes=resumes,
+            replays=replays,
             by=by,
             priority=spec.priority,
             weight=spec.weight,
             percentage=spec.percentage,
             max_peers=spec.max_peers,
         )
-        if resumes:
+        if resumes and point is not None:
+            if not replays:
+                job.instead_of = self.state.jobs[resumes].resumed_by
+                self.set_resumed(resumes, by=name)
+            self._lend(job, resumes, point)
+        elif resumes:
             before = self.set_resumed(resumes, by=name)
             job.begins = {task: known.positions for task, known in before.tasks.items() if known.positions}
+            if before.end is not None:
+                graph = graph_of(before.spec, self.state.deployment, resumes)
+                job.adopts, job.clocks = adopted_at_end(before.end, state_topics(graph)), before.end.clocks
+                self._keep_state(before, resumes)
         self._record(name, job)
         self.need(name, spec_format(spec))
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
@@ -296,6 +88,40 @@ class ChangeSet:
         for task_name, task in job.tasks.items():
             self._touched[node_paths.job_task(name, task_name)] = (task, None)
         self._outer.append(CreateLinks(name))
+
+    def _lend(self, job: Job, resumes: str, point: CheckpointPoint) -> None:
+        """A job goes on from a checkpoint of another one, whose state must stay as long as it runs."""
+        before = self.job(resumes)
+        self._keep_state(before, resumes)
+        graph = graph_of(before.spec, self.state.deployment, resumes)
+        job.resumes_at = point.at
+        job.begins = begins_of(point, graph, before.facts or {})
+        job.adopts = adopted_by(point, state_topics(graph))
+
+    def _keep_state(self, job: Job, name: str) -> None:
+        """Another job begins with the state of this one."""
+        job.lends = True
+        self.state.expirable.pop(name, None)
+
+    def _stop_lending(self, name: str, ended: str) -> None:
+        """A job that began with the state of this one has ended. Others may not have."""
+        others = (self.state.jobs[other] for other in self.state.plans if other != ended)
+        if any(other.borrows and other.resumes == name for other in others):
+            return
+        job = self.job(name)
+        job.lends = False
+        if job.links == "gone":
+            self.settle(name)
+
+    def settle(self, name: str) -> None:
+        """The topics of a job are gone, and no job needs its state: delete it if a user wants that, or let it expire."""
+        job = self.job(name)
+        if job.purge and (job.purge_letters or not job.letters):
+            self.delete_job(name)
+            return
+        job.purge = False  # the job keeps its letters until a user gives them up
+        if not job.letters:
+            self.state.expirable[name] = None
 
     def need(self, name: str, version: int) -> None:
         """From now on only peers that read this format get tasks of the job."""
@@ -323,7 +149,7 @@ class ChangeSet:
         if job.stopping:
             facts = _stopped(graph, facts)
         job.status, job.links, job.facts = "running", "made", facts
-        self.state.plans[name] = Plan(graph, facts, job.spec.tags)
+        self.state.plans[name] = Plan(graph, facts, job.spec.tags, self.state.rules)
         self.state.held[name] = 0
         self.state.stale.add(name)
         self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
@@ -333,15 +159,25 @@ class ChangeSet:
         """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
         job, graph = self.job(name), self.state.plans[name].graph
         job.stopping = True
+        if not job.switching:  # what is begun on Kafka is brought to its end
+            job.next_spec, job.goes_on = None, []
+        if job.suspended:  # what it has read must go through it
+            self.resume(name)
         self.need(name, FORMAT)  # peers of the release before do not know how an input stops
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)
-        self.state.plans[name] = Plan(graph, job.facts, job.spec.tags)
+        rests = job.spec.next_partitions is not None
+        if rests:  # its inputs are read to where they end
+            job.spec = awake(job.spec)
+            self._made.append(Set(node_paths.job_spec(name), encode_spec(job.spec)))
+            graph = graph_of(job.spec, self.state.deployment, name)
+        self.state.plans[name] = Plan(graph, job.facts, job.spec.tags, self.state.rules)
         self.state.stale.add(name)
         self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
         for stage in graph.stages:
-            if any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
+            stood_still = rests and any(link.kind in RESTING for link in stage.ingress)
+            if stood_still or any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
                 task = self._task(name, stage.name)
                 for peer in self.state.on_task(task):
                     if peer in task.peers:  # it may have become idle when another peer left
@@ -357,12 +193,18 @@ class ChangeSet:
         """End a job: its peers become idle, no task backs off any more, and its topics must be deleted."""
         self.waits_for(name, 0)
         job = self.job(name)
-        if job.facts is None and job.resumes in self.state.jobs:  # it has read nothing, so another job can go on there
-            self.set_resumed(job.resumes, by="")
+        if job.facts is None and not job.replays and job.resumes in self.state.jobs:
+            self.set_resumed(job.resumes, by=job.instead_of)  # it has read nothing, so another job can go on there
+        if job.borrows:
+            self._stop_lending(job.resumes, name)
         job.status, job.ended_at, job.error = status, self.at, error
+        if job.switching:  # what may have been made of its next spec goes, too
+            job.gone_spec = job.next_spec
+            self._outer.append(DropLinks(name))
+        job.suspended, job.next_spec, job.goes_on, job.switching = False, None, [], False
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
-            task.last = []
+            task.forget_homes()
             for peer in self.state.on_task(task):
                 if peer in task.peers:  # it may have become idle when another peer left
                     self.leave(peer, "release")
@@ -372,7 +214,7 @@ class ChangeSet:
         self.state.short.discard(name)
         self.state.held.pop(name, None)
         self.state.stale.add(name)
-        self._outer.append(DeleteLinks(name))
+        self._outer.append(ReadLinks(name) if job.must_be_read else DeleteLinks(name))
 
     def links_came_late(self, name: str) -> None:
         """Topics may have been created after the deletion for the ended job: delete them again."""
@@ -381,22 +223,33 @@ class ChangeSet:
         self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
+    def links_read(self, name: str, last: LastCommits) -> None:
+        """What the groups had committed last is known: keep it, and delete topics and groups."""
+        job = self.job(name)
+        job.read = True
+        self._keep_last(name, last)
+        job.checkpoints = last.checkpoints
+        job.end = last.end if job.status == "stopped" else None
+        self._outer.append(DeleteLinks(name))
+
     def links_gone(self, name: str, last: LastCommits) -> None:
         """The topics and groups are deleted: keep what the groups had committed last."""
         job = self.job(name)
         job.links = "gone"
+        self._keep_last(name, last)
+        for task_name in job.tasks:
+            job.tasks[task_name].letters = last.letters.get(task_name, job.tasks[task_name].letters)
+        job.letters = job.unclaimed_letters()
+        if not job.lends and not job.into:
+            self.settle(name)
+
+    def _keep_last(self, name: str, last: LastCommits) -> None:
+        """Counts and positions of tasks of which they are not known yet."""
+        job = self.state.jobs[name]
         for task_name in job.tasks:
             if job.tasks[task_name].counts is None and task_name in last.counts:
                 self._task(name, task_name).counts = last.counts[task_name]
-            job.tasks[task_name].letters = last.letters.get(task_name, job.tasks[task_name].letters)
         self.keep_positions(name, graph_of(job.spec, self.state.deployment, name), last.positions)
-        job.letters = job.unclaimed_letters()
-        if job.purge and (job.purge_letters or not job.letters):
-            self.delete_job(name)
-            return
-        job.purge = False  # the job keeps its letters until a user gives them up
-        if not job.letters:
-            self.state.expirable[name] = None
 
     def keep_positions(
         self, name: str, graph: Graph, committed: Mapping[str, Mapping[str, Sequence[int | None]]]
@@ -424,7 +277,7 @@ class ChangeSet:
         left = job.unclaimed_letters()
         if job.links == "gone" and left != job.letters:
             self.job(name).letters = left
-            if not left:
+            if not left and not job.lends:
                 self.state.expirable[name] = None
 
     def delete_job(self, name: str) -> None:
@@ -451,7 +304,7 @@ class ChangeSet:
         self.state.stale.add(job)
         task.counts = counts or task.counts
         if state == "complete":
-            task.last = []
+            task.forget_homes()
             self.set_backing_off(job, name, backing_off=False)
         tasks = self.state.jobs[job].tasks
         for bound, stages in self.state.plans[job].graph.bound.items():
@@ -475,12 +328,19 @@ class ChangeSet:
         return task
 
     def set_backing_off(self, job: str, name: str, *, backing_off: bool) -> None:
-        """Begin or end a task's back-off, in which it is not offered."""
+        """Begin or end a task's back-off, in which it is not offered; see also :meth:`set_declined`."""
         if self.state.jobs[job].tasks[name].backing_off != backing_off:
             task = self._task(job, name)
             self.state.forget_backoff(job, name, task)
-            task.backing_off = backing_off
+            task.backing_off, task.declined = backing_off, []
             self.state.note_backoff(job, name, task)
+
+    def set_declined(self, job: str, name: str, home: str) -> None:
+        """A task that backs off was declined: it does so for this home, and for those that have declined it before. Without a
+        home, for all.
+        """
+        task = self._task(job, name)
+        task.declined = sorted({*task.declined, home}) if home else []
 
     def waits_for(self, name: str, peers: int) -> None:
         """Set how many more peers a job needs; it also keeps since when it needs any."""
@@ -498,7 +358,7 @@ class ChangeSet:
 
     def scale(self, name: str, values: Mapping[str, object]) -> None:
         """Change what a job is entitled to."""
-        job = self.state.jobs[name]
+        job = self.job(name) if "suspended" in values else self.state.jobs[name]
         for field, value in values.items():
             setattr(job, field, value)
         if job.status == "running":
@@ -506,6 +366,117 @@ class ChangeSet:
             self.state.stale.add(name)
             self.state.jobs_with_capacity.add(name)
             self.state.forget_targets()
+
+    def change(self, name: str, spec: JobSpec, goes_on: list[str]) -> None:
+        """Have the peers of a job leave after their batches, but not those of some tasks; it then goes on by another spec."""
+        job = self.job(name)
+        job.next_spec, job.goes_on = spec, goes_on
+        self.scale(name, {})
+
+    def switch(self, name: str) -> None:
+        """Have the queues made that a job has by its next spec. No peer works on a task that the change touches."""
+        self.job(name).switching = True
+        self._outer.append(ChangeLinks(name))
+
+    def keep_spec(self, name: str) -> None:
+        """Go on by the present spec, since the next one cannot be carried out."""
+        job = self.job(name)
+        job.next_spec, job.goes_on, job.switching = None, [], False
+        self.scale(name, {})
+
+    def swap_spec(self, name: str, spec: JobSpec, links: Mapping[str, LinkFacts] | None = None) -> None:
+        """Go on by the next spec. No peer works on a task that it touches. ``links``: the facts of all its links; None: no task
+        reads or writes other ones than before.
+        """
+        job = self.job(name)
+        spec = awake(spec) if job.stopping else spec
+        before, job.spec, job.next_spec, job.goes_on, job.switching = job.spec, spec, None, [], False
+        job.revision += 1
+        self.need(name, spec_format(spec))
+        self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
+        if links is not None and job.facts is not None:
+            self._rewire(name, before, links, job.facts)
+        self.state.plans[name] = plan_of(self.state, name)
+        self._forgive(name)
+        shares = ("priority", "weight", "percentage", "max_peers")
+        self.scale(name, {each: getattr(spec, each) for each in shares if getattr(spec, each) != getattr(before, each)})
+        if job.gone_spec is not None:
+            self._outer.append(DropLinks(name))
+        if self._all_complete(name):
+            self.end(name, "stopped" if job.stopping else "completed")
+
+    def _rewire(
+        self, name: str, before: JobSpec, links: Mapping[str, LinkFacts], known: Mapping[str, LinkFacts]
+    ) -> None:
+        """Give a job the tasks and links of its new spec. What it keeps is as it was. Names of what goes are not used again."""
+        job = self.job(name)
+        old, new = (graph_of(spec, self.state.deployment, name) for spec in (before, job.spec))
+        found = rewiring(old, new)
+        facts = {
+            link.name: replace(known.get(link.name) or links[link.name], carried=links[link.name].carried)
+            for link in new.links
+        }
+        if resized(before, job.spec):
+            facts |= {
+                link.name: replace(
+                    facts[link.name], partitions=links[link.name].partitions, clocks=links[link.name].clocks
+                )
+                for link in queues(new)
+            }
+        facts, job.places = numbered(old, new, facts, job.places, job.revision)
+        job.facts = _stopped(new, facts) if job.stopping else facts
+        if job.facts != known:
+            self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+        self.need(name, FORMAT)  # peers of the release before do not know how its links are numbered
+        for task_name in found.removed:
+            self.set_backing_off(name, task_name, backing_off=False)
+            del job.tasks[task_name]
+            self._touched.pop(node_paths.job_task(name, task_name), None)
+            self._removed.append(Delete(node_paths.job_task(name, task_name)))
+        tasks, job.tasks = job.tasks, {}
+        for spec in job.spec.catalog:
+            job.tasks[spec.name] = tasks.get(spec.name) or self._new_task(name, spec.name)
+        for bound, stages in new.bound.items():
+            states = {job.tasks[stage].state for stage in stages}
+            self._task(name, bound).state = states.pop() if len(states) == 1 else "running"
+        if found.gone:
+            job.gone_spec = before
+            job.retired = [*job.retired, *found.retired]
+
+    def _new_task(self, job: str, name: str) -> Task:
+        task = Task(self.n)
+        self._touched[node_paths.job_task(job, name)] = (task, None)
+        return task
+
+    def _all_complete(self, name: str) -> bool:
+        tasks = self.state.jobs[name].tasks
+        return all(tasks[stage].state == "complete" for stage in self.state.plans[name].stages)
+
+    def fail(self, name: str, error: Failure | None) -> None:
+        """A job has failed. One that was changed is suspended: its queues and states are kept for the next change. If its peers
+        leave for a change, the next ones try it.
+        """
+        job = self.job(name)
+        if job.next_spec is None and job.revision == 1:
+            self.end(name, "failed", error)
+        elif job.next_spec is None:
+            job.error = error
+            self.scale(name, {"suspended": True})
+
+    def resume(self, name: str) -> None:
+        """Let a suspended job have peers again."""
+        self._forgive(name)
+        self.scale(name, {"suspended": False})
+
+    def _forgive(self, name: str) -> None:
+        """What failed before does not count any more."""
+        job = self.job(name)
+        job.error = None
+        for task_name in job.tasks:
+            self.set_backing_off(name, task_name, backing_off=False)
+            if job.tasks[task_name].failures:
+                task = self._task(name, task_name)
+                task.failures, task.passing, task.error, task.failed_at = 0, 0, None, None
 
     def schedule(self, scheduler: Scheduler) -> None:
         """Divide the peers by another rule."""
@@ -521,35 +492,6 @@ class ChangeSet:
             self.state.expirable.move_to_end(name)
         return job
 
-    # The notes from before the first change
-
-    def job(self, name: str) -> Job:
-        """A job that the caller is about to change."""
-        job = self.state.jobs[name]
-        self.jobs[name] = None
-        path = node_paths.job_status(name)
-        if path not in self._touched:
-            self._touched[path] = (job, job.note())
-        return job
-
-    def _task(self, job_name: str, name: str) -> Task:
-        job = self.state.jobs[job_name]
-        self.jobs[job_name] = None
-        if job.status == "running":
-            self.state.jobs_with_capacity.add(job_name)
-        task = job.tasks[name]
-        path = node_paths.job_task(job_name, name)
-        if path not in self._touched:
-            self._touched[path] = (task, task.note())
-        return task
-
-    def _peer(self, name: str) -> Peer:
-        peer = self.state.peers[name]
-        path = node_paths.peer_state(name)
-        if path not in self._touched:
-            self._touched[path] = (peer, peer.note())
-        return peer
-
     def _record(self, name: str, job: Job) -> None:
         self.state.jobs[name] = job
         self.jobs[name] = None
@@ -559,11 +501,6 @@ class ChangeSet:
             Create(node_paths.job_tasks(name)),
         ]
         self._touched[node_paths.job_status(name)] = (job, None)
-
-    def _rank(self) -> int:
-        rank = self.state.order
-        self.state.order += 1
-        return rank
 
 
 def _stopped(graph: Graph, facts: dict[str, LinkFacts]) -> dict[str, LinkFacts]:

@@ -5,8 +5,7 @@ a log can be replayed anywhere. An event that does not fit the state changes not
 or an ended job, or it is a repetition. Each handler states its rule.
 
 After an event that has changed a job, or the number of idle peers, idle peers are offered work. Then the number of peers that
-each job misses is computed again. The module is long because it holds one handler for each event, so that all rules stand in one
-place.
+each job misses is computed again. The handlers of events about jobs are in :mod:`coordinator.core.job_events`, all others here.
 """
 
 from __future__ import annotations
@@ -14,61 +13,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from coordinator.core import rules_1, scheduling
-from coordinator.core.admission import refusal, resume_refusal
+from coordinator.core import job_events, rules_1, scheduling
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import Peer, State, new_state
-from coordinator.core.stored_state import check_rules, derive
-from sardonyx.core import units
-from sardonyx.core.errors import Failure, InputError, InternalError, failure_of
+from sardonyx.core.changing import closing, finished, rewired
+from sardonyx.core.effects import (
+    ChangeLinks,
+    CreateLinks,
+    DeleteLinks,
+    DeletePulse,
+    DropLinks,
+    Effect,
+    OuterEffect,
+    ReadLinks,
+)
+from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
-    FORMAT,
     NEWER,
     OLDEST,
-    UNKNOWN_JOB,
     Acked,
     AckTimedOut,
     AnyEvent,
     BackoffEnded,
     Completed,
-    CreateLinks,
     Declined,
-    DeleteLinks,
-    DeletePulse,
-    Effect,
     Evicted,
     Exhausted,
     GraceEnded,
-    JobKilled,
-    JobPurged,
-    JobScaled,
-    JobStopped,
-    JobSubmitted,
-    LastCommits,
     Left,
-    LettersClaimed,
-    LinksCreated,
-    LinksDeleted,
-    LinksFailed,
-    LinksKept,
-    OuterEffect,
     PeerBorn,
     PeerDied,
-    PolicySet,
     Rebalanced,
-    Restored,
-    RulesRaised,
     TaskFailed,
     TurnEnded,
     Yielded,
 )
-from sardonyx.core.formats import spec_format
-from sardonyx.core.names import is_job_id
+from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment
-from sardonyx.core.positions import continued
-from sardonyx.core.structure import share_problems
+from sardonyx.core.resizing import resized
+from sardonyx.core.spec import JobSpec
 
 
 def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
@@ -109,9 +94,10 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             rules_1.offer_work(changes)
             rules_1.count_missing(changes)
         else:
+            _swap_specs(changes)
             _queue_jobs(changes)
             _offer_work(changes)
-            for job in _changed(changes):
+            for job in dict.fromkeys([*_changed(changes), *_with_declines(changes.state)]):
                 changes.take_turns(job)
             _count_missing(changes)
     state.n = n
@@ -210,7 +196,7 @@ def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
     task = changes.task_failed(place.job, place.task, _silent(event.peer, place), passing=False)
     changes.leave(event.peer, "revoke")
     if task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
-        changes.end(place.job, "failed", task.error)
+        changes.fail(place.job, task.error)
 
 
 def _silent(name: str, place: Assignment) -> Failure:
@@ -244,27 +230,31 @@ def _failed_on(changes: ChangeSet, peer: Peer, event: Declined | TaskFailed, *, 
         changes.need(peer.assignment.job, (peer.format or OLDEST) + 1)
         changes.leave(event.peer, "release", failed=True)
     else:
-        _give_up(changes, peer.assignment, event.peer, event.error, fatal=fatal, passing=event.passing)
+        _give_up(changes, peer.assignment, event, fatal=fatal)
 
 
-def _give_up(
-    changes: ChangeSet, place: Assignment, name: str, error: Failure, *, fatal: bool = False, passing: bool = False
-) -> None:
+def _give_up(changes: ChangeSet, place: Assignment, event: Declined | TaskFailed, *, fatal: bool) -> None:
     """The peer becomes idle. A fatal error fails the job, and so does one failure too many (with the first error that counted).
-    Otherwise the task backs off. What further peers report while it does is the same failure, which all of them saw.
+    Otherwise the task backs off. What further peers report while it does is the same failure, which all of them saw. If it was
+    declined, it backs off only for those who declined it, so a failure of a peer at work is another one.
     """
-    known = changes.state.jobs[place.job].tasks[place.task]
-    if known.backing_off and not fatal:
+    known, name = changes.state.jobs[place.job].tasks[place.task], event.peer
+    home = changes.state.peers[name].home if isinstance(event, Declined) and changes.state.rules > 3 else None
+    if not fatal and (known.rests or (known.backing_off and home is not None)):
+        if home is not None and not known.rests:
+            changes.set_declined(place.job, place.task, home)
         changes.leave(name, "release", failed=True)
         return
-    task = changes.task_failed(place.job, place.task, error, passing=passing)
+    task = changes.task_failed(place.job, place.task, event.error, passing=event.passing)
     changes.leave(name, "release", failed=True)
     if fatal:
-        changes.end(place.job, "failed", error)
+        changes.fail(place.job, event.error)
     elif task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
-        changes.end(place.job, "failed", task.error)
+        changes.fail(place.job, task.error)
     else:
         changes.set_backing_off(place.job, place.task, backing_off=True)
+        if home is not None:
+            changes.set_declined(place.job, place.task, home)
 
 
 def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
@@ -335,150 +325,6 @@ def _rebalanced(changes: ChangeSet, event: Rebalanced) -> None:
             changes.take_turns(move.job)
 
 
-# Jobs
-
-
-def _policy_set(changes: ChangeSet, event: PolicySet) -> None:
-    if changes.state.scheduler != event.scheduler:
-        changes.schedule(event.scheduler)
-
-
-def _job_scaled(changes: ChangeSet, event: JobScaled) -> None:
-    """What the event leaves out stays as it is. A value that is not valid, or of a job that has ended, changes nothing."""
-    job = changes.state.jobs.get(event.job)
-    if job is None or job.ended:
-        return
-    given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
-    found = {name: value for name, value in given.items() if value is not None and value != getattr(job, name)}
-    found |= {name: found[name] or None for name in ("percentage", "max_peers") if name in found}  # 0 takes it back
-    if found and next(share_problems(**found), None) is None:
-        changes.scale(event.job, found)
-
-
-def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
-    """A known id is a repetition, even if its job was deleted. An invalid id is ignored: it cannot be the name of a node."""
-    if event.job in changes.state.jobs or event.job in changes.state.purged or not is_job_id(event.job):
-        return
-    state = changes.state
-    error = refusal(event.job, event.spec, state.names.get(event.spec.name))
-    if error is None and event.resumes:
-        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs.get(event.resumes))
-    if error is not None:
-        changes.refuse(event.job, event.spec, error, event.by)
-    else:
-        changes.admit(event.job, event.spec, event.resumes, event.by)
-
-
-def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
-    """If the job has ended meanwhile, its topics must be deleted again: nothing else would delete them."""
-    job = changes.state.jobs.get(event.job)
-    if job is None or job.refused:
-        return
-    if job.status == "planning":
-        try:
-            facts = continued(changes.state.plans[event.job].graph, event.links, job.begins)
-        except InputError as error:
-            changes.end(event.job, "failed", failure_of(error, where={"job": event.job}))
-            job.links = "made"
-        else:
-            changes.start(event.job, facts)
-    elif job.ended and job.links != "made":
-        changes.links_came_late(event.job)
-
-
-def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
-    """Some of the topics may exist, so they are handled as if all did."""
-    job = changes.state.jobs.get(event.job)
-    if job is None or job.refused:
-        return
-    if job.status == "planning":
-        changes.end(event.job, "failed", event.error)
-        job.links = "made"  # in part; a repetition of the event then changes nothing
-    elif job.ended and job.links != "made":
-        changes.links_came_late(event.job)
-
-
-def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
-    job = changes.state.jobs.get(event.job)
-    if job is not None and job.ended and not job.refused and job.links != "gone":
-        changes.links_gone(event.job, LastCommits(event.counts, event.positions, event.letters))
-
-
-def _stopped(changes: ChangeSet, event: JobStopped) -> None:
-    """A bounded job is left alone: it ends by itself."""
-    job = changes.state.jobs.get(event.job)
-    if job is not None and not job.ended and not job.stopping and not changes.state.plans[event.job].bounded:
-        changes.stop(event.job)
-
-
-def _links_kept(changes: ChangeSet, event: LinksKept) -> None:
-    """Nothing depends on it but what the leader trims, so no peer needs to know."""
-    job = changes.state.jobs.get(event.job)
-    keep = units.written(event.seconds) if event.seconds else None
-    if job is not None and not job.ended and job.spec.keep != keep:
-        changes.keep_links(event.job, keep)
-
-
-def _killed(changes: ChangeSet, event: JobKilled) -> None:
-    job = changes.state.jobs.get(event.job)
-    if job is not None and not job.ended:
-        changes.end(event.job, "killed")
-
-
-def _purged(changes: ChangeSet, event: JobPurged) -> None:
-    """A job is deleted only after it has ended and its topics are gone; until then the coordinator must know whose they are.
-
-    One with dead letters that were neither redone nor dropped stays, unless the user gives these up.
-    """
-    job = changes.state.jobs.get(event.job)
-    if job is None or not job.ended:
-        return
-    if not job.purgeable:
-        job.purge = True
-        job.purge_letters = job.purge_letters or event.dead_letters
-    elif event.dead_letters or not job.letters:
-        changes.delete_job(event.job)
-
-
-def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
-    """The total says what all claims of the task come to, so a repetition changes nothing."""
-    job = changes.state.jobs.get(event.job)
-    if job is not None and event.task in job.tasks:
-        changes.claim_letters(event.job, event.task, event.letters)
-
-
-def _restored(changes: ChangeSet, event: Restored) -> None:
-    """A refused job has read nothing, so nothing of it can be lost."""
-    job = changes.state.jobs.get(event.job)
-    if job is None or job.refused:
-        return
-    if not job.ended:
-        changes.end(event.job, "failed", event.error)
-    if not job.resumed_by:
-        changes.set_resumed(event.job, by=UNKNOWN_JOB)
-
-
-# Rules
-
-
-def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
-    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew.
-
-    Rules 1 do not know which release a job asks for. Later ones have known it since the job was submitted: it may not be computed
-    again, because the spec in the state changes with what users ask of a running job, and peers never read that.
-    """
-    check_rules(event.rules)
-    before = changes.state.rules
-    if event.rules > before:
-        changes.state.rules = event.rules
-        derive(changes.state)
-        for name in changes.state.plans:
-            job = changes.job(name)
-            if before == 1:
-                changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
-                changes.release_unable(job)
-
-
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerBorn: _born,
     PeerDied: _died,
@@ -492,26 +338,39 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     BackoffEnded: _backoff_ended,
     Exhausted: _exhausted,
     Completed: _completed,
-    JobSubmitted: _submitted,
-    LinksCreated: _links_created,
-    LinksFailed: _links_failed,
-    LinksDeleted: _links_deleted,
-    JobStopped: _stopped,
-    LinksKept: _links_kept,
-    JobKilled: _killed,
-    JobPurged: _purged,
-    LettersClaimed: _letters_claimed,
-    Restored: _restored,
     Yielded: _yielded,
     TurnEnded: _turn_ended,
     Rebalanced: _rebalanced,
-    PolicySet: _policy_set,
-    JobScaled: _job_scaled,
-    RulesRaised: _rules_raised,
+    **job_events.HANDLERS,
 }
 
 
 # After every event that may change which peer gets which task
+
+
+def _swap_specs(changes: ChangeSet) -> None:
+    """A job that is to be changed goes on by its next spec when the last peer has left the tasks that the change touches, and the
+    queues are made that it has by that spec. If by that spec no row comes to a queue any more, those that write to it are fenced
+    first.
+    """
+    state = changes.state
+    for name in [name for name in changes.jobs if name in state.plans]:
+        job = state.jobs[name]
+        touched = (task for task_name, task in job.tasks.items() if task_name not in job.goes_on)
+        if job.next_spec is not None and not job.switching and not any(task.peers for task in touched):
+            _swap_spec(changes, name, job.next_spec)
+
+
+def _swap_spec(changes: ChangeSet, name: str, spec: JobSpec) -> None:
+    state, job = changes.state, changes.state.jobs[name]
+    before, after = state.plans[name].graph, graph_of(spec, state.deployment, name)
+    fenced_first = state.rules > 3 and (closing(before, after) or resized(job.spec, spec))
+    if not rewired(before, after) and not fenced_first:
+        changes.swap_spec(name, spec)
+    elif finished(before, after, job.complete, resizes=resized(job.spec, spec)):  # since the user has asked
+        changes.keep_spec(name)
+    else:
+        changes.switch(name)
 
 
 def _queue_jobs(changes: ChangeSet) -> None:
@@ -548,13 +407,20 @@ def _count_missing(changes: ChangeSet) -> None:
 
 def _in_question(changes: ChangeSet) -> list[str]:
     """The running jobs that may get other peers after this event: those that it changed; if the number of idle peers changed, all
-    that have capacity; and else the queued ones that hold peers, since what they may do depends on what other jobs ask for.
+    that have capacity; and else the queued ones that hold peers, since what they may do depends on what other jobs ask for, and
+    those with a task that was declined, since it may be offered to some of the idle peers only.
     """
     state, touched = changes.state, _changed(changes)
-    holding = (name for name in state.queued if state.held[name])
+    holding = [*(name for name in state.queued if state.held[name]), *_with_declines(state)]
     others = state.jobs_with_capacity if changes.free_changed else holding
     touched = list(dict.fromkeys([*touched, *sorted(others)]))
     return [job for job in touched if state.jobs[job].status == "running"]
+
+
+def _with_declines(state: State) -> list[str]:
+    """The jobs with a task that backs off only for those who declined it."""
+    rows = state.backing_off.values()
+    return sorted({job for row in rows for _, job, task in row if state.jobs[job].tasks[task].declined})
 
 
 def _changed(changes: ChangeSet) -> list[str]:
@@ -570,7 +436,11 @@ def unfinished(state: State) -> list[OuterEffect]:
     for name, job in state.jobs.items():
         if job.status == "planning":
             effects.append(CreateLinks(name))
-        elif job.ended and not job.refused and job.links != "gone":
-            effects.append(DeleteLinks(name))
+        if job.switching:
+            effects.append(ChangeLinks(name))
+        if job.gone_spec is not None:
+            effects.append(DropLinks(name))
+        if job.ended and not job.refused and job.links != "gone":
+            effects.append(ReadLinks(name) if job.must_be_read else DeleteLinks(name))
     effects += [DeletePulse(name) for name in state.by_state["dead"] if state.peers[name].pulse_due]
     return effects

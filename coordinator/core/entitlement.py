@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from coordinator.core.state import Bounds, Demand, Job, Kind, Plan, State, Target, Tier
+from coordinator.core.plan import Plan
+from coordinator.core.state import Bounds, Demand, Job, Kind, State, Target, Tier
 
 _NO_TAGS: frozenset[str] = frozenset()
 _EXACT = 6
@@ -30,16 +31,17 @@ class _Entry(NamedTuple):
 
 def demand_of(state: State, name: str) -> Demand:
     """What a running job asks for, from its tasks that are not complete and the peers that can run them. If live peers cannot
-    run what it needs to go on, it asks for nothing: its floor is beyond its cap, so it is queued.
+    run what it needs to go on, it asks for nothing: its floor is beyond its cap, so it is queued. A suspended job has no floor
+    either.
     """
     job, plan = state.jobs[name], state.plans[name]
     stages = [stage for stage in plan.stages if job.tasks[stage].state != "complete"]
-    if not stages:
+    if not stages or job.pauses:
         return Demand(0, 0, 0)
     able = {stage: state.supply(asked_of(job, plan, stage)) for stage in stages} if name in state.restricted else {}
     most = [min(plan.limit[stage], able.get(stage, plan.limit[stage])) for stage in stages]
     cap = sum(most) if job.max_peers is None else min(sum(most), job.max_peers)
-    if plan.bounded:
+    if not plan.turns:
         asked = [(stage, needs(job, plan, stage)) for stage in front(job, plan)]
         least = min((count for stage, count in asked if count <= able.get(stage, count)), default=0)
     else:
@@ -65,17 +67,17 @@ def begun(job: Job, plan: Plan) -> bool:
 
 
 def needs(job: Job, plan: Plan, stage: str) -> int:
-    """How many idle peers a task without peers needs: ``min_peers`` to start, one to go on. In an unbounded job that has
-    begun, one.
+    """How many idle peers a task without peers needs: ``min_peers`` to start, one to go on. In a job that has begun
+    and whose peers take turns, one.
     """
-    if job.tasks[stage].state != "pending" or (not plan.bounded and begun(job, plan)):
+    if job.tasks[stage].state != "pending" or (plan.turns and begun(job, plan)):
         return 1
     least = min(plan.stages[stage].min_peers, plan.limit[stage])
     return max(1, least if job.max_peers is None else min(least, job.max_peers))
 
 
 def gang(state: State, job: Job, plan: Plan) -> int:
-    """How many idle peers an unbounded job without peers needs: one, since its peers take turns at its tasks. If a task asks
+    """How many idle peers a job without peers needs whose peers take turns at its tasks: one. If a task asks
     for several to start, enough for all tasks at once. Tasks that no live peer can run are left out; 0 if that leaves none.
     """
     asked = [
@@ -123,7 +125,7 @@ def queued(state: State) -> set[str]:
     _refresh(state)
     if state.scheduler in ("turns", "balanced") and not state.restricted and state.floors <= state.live:
         return set()
-    return {name for name, target in targets(state).items() if not target.peers}
+    return {name for name, target in targets(state).items() if not target.peers and not state.jobs[name].pauses}
 
 
 def _refresh(state: State) -> None:

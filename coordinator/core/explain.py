@@ -7,102 +7,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
-
-import msgspec
 
 from coordinator.core.entitlement import asked_of, has_peers, needs, targets
+from coordinator.core.explanation import Code, Explanation, Holder, Reason
 from coordinator.core.peer_states import ASSIGNED
+from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
-from coordinator.core.state import Job, Kind, Plan, State, Task
+from coordinator.core.state import Job, Kind, State, Task
+from sardonyx.core.changing_at import pending, waits_text
+from sardonyx.core.cycles import outer_links
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import JobStatus, PeerState
 from sardonyx.core.reach import Reach
 from sardonyx.core.text import counted, plural
-from sardonyx.core.units import duration
-
-Code = Literal[
-    "unknown",
-    "purged",
-    "refused",
-    "failed",
-    "killed",
-    "stopped",
-    "completed",
-    "topics-deleting",
-    "topics-creating",
-    "stopping",
-    "awaits-end-marker",
-    "no-live-peers",
-    "queued-behind",
-    "no-tag",
-    "peers-missing",
-    "takes-turns",
-    "over-share",
-    "below-share",
-    "job-full",
-    "peers-too-old",
-    "starved-by-unbounded-jobs",
-    "task-backing-off",
-    "task-short",
-    "task-blocked",
-    "task-full",
-    "unanswered",
-    "runs",
-]
-"""The kind of a reason, for programs. ``docs/coordination.md`` explains each."""
-
-SHOWN = 10
-"""How many peers of one reason are shown to people; programs get all."""
 
 
-class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A virtual peer that is not free: what it is, where, and since when (seconds since 1970)."""
+def explain(state: State, job: str, *, who: bool = True) -> Explanation:
+    """Why this job does not run; works for every status and for unknown jobs.
 
-    peer: str
-    state: PeerState
-    since: float
-    job: str | None = None
-    task: str | None = None
-
-
-class Reason(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One thing that keeps a job, or a task of it, from going on; or that nothing does."""
-
-    code: Code
-    text: str
-    """One sentence for people."""
-    since: float | None = None
-    """Since when, seconds since 1970; None if unknown."""
-    task: str | None = None
-    """The task concerned, if it is one task."""
-    held_by: str | None = None
-    """Of a blocked task: the nearest task before it that has no peer for a reason of its own, not because it is blocked too."""
-    needed: int | None = None
-    """How many virtual peers are needed."""
-    free: int | None = None
-    """How many are idle."""
-    failures: int | None = None
-    limit: int | None = None
-    """How many failures the job survives, or how many peers the task takes."""
-    error: Failure | None = None
-    peers: list[Holder] = []
-    """The peers that hold what is missing, or that are at work; those that have been there longest come first."""
-
-
-class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a job does not run, or that it does, after event ``n``."""
-
-    job: str
-    n: int
-    reasons: list[Reason]
-    """Never empty; the most important first."""
-    status: JobStatus | None = None
-    """None for a job that is unknown or purged."""
-
-
-def explain(state: State, job: str) -> Explanation:
-    """Why this job does not run; works for every status and for unknown jobs."""
+    Args:
+        state: the coordinator's state.
+        job: its id.
+        who: whether to tell of a running job which peers work, and on what. It takes most of the time where there are thousands,
+            and a list of jobs has no room for it.
+    """
     found = state.jobs.get(job)
     if found is None:
         return Explanation(job, state.n, [_unknown(state, job)])
@@ -112,7 +39,7 @@ def explain(state: State, job: str) -> Explanation:
         text = "its topics are being created, or looked up in Kafka"
         reasons = [Reason(code="topics-creating", text=text, since=found.submitted_at)]
     else:
-        reasons = _running(state, job, found)
+        reasons = _running(state, job, found, who=who)
     return Explanation(job, state.n, reasons, found.status)
 
 
@@ -146,21 +73,24 @@ def _ended(job: Job) -> Iterator[Reason]:
 
 
 def _too_old(state: State, job: Job) -> Iterator[Reason]:
-    old = [peer for peer in state.by_state["idle"] if state.peers[peer].kind.format < job.needs]
+    old = sum(len(peers) for kind, peers in state.idle_of.items() if kind.format < job.needs)
     if old and any(asks(task) for task in job.tasks.values()):
         text = (
-            f"{counted(len(old), 'idle virtual peer')} cannot read it, because their release is too old "
+            f"{counted(old, 'idle virtual peer')} cannot read it, because their release is too old "
             "(SX-VERSION-PEER): `sardonyx upgrade --check` shows who runs which release"
         )
-        yield Reason(code="peers-too-old", text=text, free=len(old))
+        yield Reason(code="peers-too-old", text=text, free=old)
 
 
-def _running(state: State, name: str, job: Job) -> list[Reason]:
+def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
     plan = state.plans[name]
+    at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])] if who or job.pauses else []
+    if job.pauses:
+        return [_paused(state, name, job, [peer for peer in at_work if state.assignment(peer).task not in job.goes_on])]
     reasons = [
         *_too_old(state, job),
         *_untagged(state, job, plan),
-        *_missing(state, name, job, plan),
+        *_missing(state, name, job, plan, who=who),
         *_shares(state, name, job),
         *_backing_off(state, job, plan),
     ]
@@ -170,12 +100,17 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
     else:
         reasons += _awaiting_markers(job, plan)
     reasons += [
+        *_loops(job, plan),
         *_short(state, job, plan),
         *_blocked(job, plan),
         *_full(state, job, plan),
         *_unanswered(state, job, plan),
     ]
-    at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])]
+    waits = pending(job.spec)
+    if waits is not None:
+        reasons.append(Reason(code="changing-at", text=waits_text(waits)))
+    if job.spec.next_partitions is not None:
+        reasons.append(_resizing(name, job.spec.next_partitions))
     if at_work:
         peers = _holders(state, at_work)
         words = f"{_peers(len(peers))} {_are(len(peers))} at work"
@@ -184,11 +119,35 @@ def _running(state: State, name: str, job: Job) -> list[Reason]:
     return reasons
 
 
-def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
+def _resizing(name: str, partitions: int) -> Reason:
+    """Its queues get another number of partitions."""
+    text = (
+        f"nothing is read of its inputs until its queues are read to their end and get {counted(partitions, 'partition')}; "
+        f"if that is no longer wanted, `sardonyx job change {name} SPEC` lets it go on"
+    )
+    return Reason(code="resizing", text=text)
+
+
+def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
+    who = (
+        f"; {_peers(len(at_work))} {plural(len(at_work), 'leaves', 'leave')} after the batch in hand" if at_work else ""
+    )
+    if job.next_spec is not None:
+        what = ": its queues are being changed" if job.switching else ""
+        return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
+    resume = f"`sardonyx job resume {name}` lets it go on where it was"
+    if job.error is None:
+        text = f"a user suspended it{who}; {resume}"
+    else:  # the same error would come again
+        mend = f"change it again with `sardonyx job change {name} SPEC`, and then {resume}"
+        text = f"it failed after a change: {_one_line(job.error)}{who}; {mend}"
+    return Reason(code="suspended", text=text, error=job.error, peers=_holders(state, at_work))
+
+
+def _missing(state: State, name: str, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
     """Peers without which the job cannot go on."""
-    busy = [peer for found in ASSIGNED for peer in state.by_state[found]]
     revoked = list(state.by_state["revoked"])
-    if not busy and not state.free:
+    if not state.free and not any(state.by_state[found] for found in ASSIGNED):
         dead = state.by_state["dead"]
         since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
         yield Reason(
@@ -204,22 +163,23 @@ def _missing(state: State, name: str, job: Job, plan: Plan) -> Iterator[Reason]:
         if job.queued:
             yield from _queued(state, name)
         return
-    if not plan.bounded and state.held[name]:
+    if plan.turns and state.held[name]:
         yield _turns(state, name, job, plan)
         return
-    if plan.bounded:
+    busy = [peer for found in ASSIGNED for peer in state.by_state[found]]
+    if not plan.turns:
         lacking = [stage for stage in stalled(job, plan) if has_peers(state, job, plan, stage)][:1]
     else:
         lacking = asking(state, job, plan)
     needed = sum(needs(job, plan, stage) for stage in lacking)
-    who = f"task {lacking[0]} asks" if len(lacking) == 1 else f"tasks {', '.join(lacking)} ask"
+    asks = f"task {lacking[0]} asks" if len(lacking) == 1 else f"tasks {', '.join(lacking)} ask"
     yield Reason(
         code="peers-missing",
-        text=f"it waits for {_peers(job.waits_for, 'more ')}: {who} for {needed}, {state.free} {_are(state.free)} free",
+        text=f"it waits for {_peers(job.waits_for, 'more ')}: {asks} for {needed}, {state.free} {_are(state.free)} free",
         since=job.waits_since,
         needed=needed,
         free=state.free,
-        peers=_holders(state, [*busy, *revoked]),
+        peers=_holders(state, [*busy, *revoked]) if who else [],
     )
     if job.queued:
         yield from _queued(state, name)
@@ -319,7 +279,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
             yield Reason(
                 code="task-backing-off",
                 text=f"task {stage} backs off after failure {task.failures} ({_counted(task, limit)}), "
-                f"first {_one_line(task.error)}{others}",
+                f"first {_one_line(task.error)}{others}{_declined(task)}",
                 since=task.failed_at,
                 task=stage,
                 failures=task.failures,
@@ -327,6 +287,14 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
                 error=task.error,
                 peers=_holders(state, state.on_task(task)),
             )
+
+
+def _declined(task: Task) -> str:
+    """Who declined a task that others may take meanwhile."""
+    if not task.declined:
+        return ""
+    who = ", ".join(map(_process, task.declined))
+    return f"; {who} declined it, and peers of other processes may take it at once"
 
 
 def _counted(task: Task, limit: int) -> str:
@@ -338,7 +306,7 @@ def _counted(task: Task, limit: int) -> str:
 
 def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     """Tasks that would run if more peers were idle, unless the job as a whole waits for peers."""
-    if job.waits_for or job.queued or not plan.bounded:
+    if job.waits_for or job.queued or plan.turns:
         return
     for stage in asking(state, job, plan):
         needed, free = needs(job, plan, stage), state.fitting(asked_of(job, plan, stage))
@@ -353,7 +321,7 @@ def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
-    if not plan.bounded:
+    if plan.turns:
         return
     # Over deserted tasks only: a task that has peers holds up no other, whatever is missing before it.
     reach = Reach[str]()
@@ -402,7 +370,7 @@ def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     for stage in plan.stages:
-        peers = state.on_task(job.tasks[stage])
+        peers = list(job.tasks[stage].peers)
         if peers and all(state.peers[peer].state == "acking" for peer in peers):
             held = _holders(state, peers)
             text = f"task {stage} was offered to {_peers(len(peers))}, and no peer has answered yet{_moved(state, job, stage)}"
@@ -412,13 +380,15 @@ def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 def _moved(state: State, job: Job, stage: str) -> str:
     """Which slots of a task go to another process than had them last, because it had no idle peer."""
     task = job.tasks[stage]
-    last = {slot: task.last[slot] for slot in sorted(task.peers.values()) if slot < len(task.last) and task.last[slot]}
     homes = {slot: state.peers[peer].home for peer, slot in task.peers.items()}
-    return "".join(
-        f"; slot {slot} comes from {home.rpartition(':')[0]}, process {home.rpartition(':')[2]}, which had no idle peer for it"
-        for slot, home in last.items()
-        if homes[slot] != home
-    )
+    text = "; the coordinator moved slot {} from {} to {}, because no peer of the first process was idle"
+    slots = [slot for slot, last in enumerate(task.last) if last and homes.get(slot, last) != last]
+    return "".join(text.format(slot, _process(task.last[slot]), _process(homes[slot])) for slot in slots)
+
+
+def _process(home: str) -> str:
+    host, _, number = home.rpartition(":")
+    return f"process {number} on {host}" if home else "another process"
 
 
 def _holders(state: State, peers: list[str]) -> list[Holder]:
@@ -443,46 +413,25 @@ def _awaiting_markers(job: Job, plan: Plan) -> Iterator[Reason]:
             yield Reason(code="awaits-end-marker", text=text, task=stage.name)
 
 
+def _loops(job: Job, plan: Plan) -> Iterator[Reason]:
+    """Loops that alone can keep a job that ends from its end: every task before them is complete. What is in them is in Kafka."""
+    for cycle in plan.graph.cycles if plan.bounded else ():
+        left = [stage for stage in cycle.stages if job.tasks[stage].state != "complete"]
+        outer = outer_links(plan.graph, cycle)
+        before = [link.source for link in outer if link.source in plan.stages]
+        if left and all(job.tasks[stage].state == "complete" for stage in before):
+            topics = sorted({link.topic for link in outer if link.source not in plan.stages})
+            known = [f"it reads topic {topic} itself" for topic in topics]
+            known += ["the tasks before it are complete"] if before else []
+            hops = "no max_hops" if cycle.max_hops is None else f"max_hops is {cycle.max_hops}"
+            text = (
+                f"loop {cycle.name} ({' -> '.join(cycle.stages)}) goes on: {' and '.join(known)}; it ends when no row goes round "
+                f"any more ({hops})"
+            )
+            yield Reason(code="loop-goes-on", text=text, limit=cycle.max_hops)
+
+
 # For people
-
-
-_MORE_PEERS = "start `sardonyx peer` on another machine, or give a daemon more with `--virtual-peers N`"
-FIXES: dict[Code, str] = {
-    "no-live-peers": "start a peer daemon: `sardonyx peer`",
-    "peers-missing": _MORE_PEERS,
-    "queued-behind": "start more peers, end a job, or run `sardonyx job scale ID --priority N`",
-    "no-tag": "start a daemon with it: `sardonyx peer --tag TAG`",
-    "takes-turns": _MORE_PEERS,
-    "below-share": "wait; `sardonyx job scale ID --weight N` gives it a larger share",
-    "over-share": "nothing; `sardonyx job scale ID --weight N` gives it a larger share",
-    "job-full": "allow more: `sardonyx job scale ID --max-peers N`",
-    "task-short": _MORE_PEERS,
-    "starved-by-unbounded-jobs": "end one with `sardonyx job stop ID`; `sardonyx job submit --resume ID` goes on with it later",
-    "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop ID`",
-    "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
-}
-"""What to do about a reason that is no error, where a command or a setting would help."""
-
-
-def as_lines(explanation: Explanation, now: float) -> list[str]:
-    """An explanation as lines for people; ``now`` (seconds since 1970) gives the durations."""
-    lines = [f"{explanation.job} is {explanation.status or 'not known'}"]
-    for reason in explanation.reasons:
-        lines.append(f"  {reason.text}{_for(reason.since, now)}")
-        if reason.error is not None and reason.error.fix:
-            lines.append(f"    fix: {reason.error.fix}")
-        elif (fix := FIXES.get(reason.code)) is not None:
-            lines.append(f"    fix: {fix}")
-        for held in reason.peers[:SHOWN]:
-            place = f" on {held.job}/{held.task}" if held.job else ""
-            lines.append(f"    {held.peer} {held.state}{place}{_for(held.since, now)}")
-        if len(reason.peers) > SHOWN:
-            lines.append(f"    and {len(reason.peers) - SHOWN} more")
-    return lines
-
-
-def _for(since: float | None, now: float) -> str:
-    return "" if since is None else f", for {duration(now - since)}"
 
 
 def _one_line(error: Failure) -> str:

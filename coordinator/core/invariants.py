@@ -24,6 +24,11 @@ def check(state: State) -> None:
         _check_job(state, name, job)
         for task_name, task in job.tasks.items():
             _check_task(state, name, task_name, task)
+    borrowed = {job.resumes for job in state.jobs.values() if job.borrows and not job.ended}
+    _rule(
+        {name for name, job in state.jobs.items() if job.lends} == borrowed,
+        "states are lent to jobs that begin with them",
+    )
     _check_kept(state)
     _check_shares(state)
 
@@ -43,7 +48,20 @@ def _check_job(state: State, name: str, job: Job) -> None:
     staffed = any(task.peers for task in job.tasks.values())
     _rule(job.status == "running" or not staffed, "no peer is on a task of a job that is not running", job=name)
     _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
-    _rule((job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
+    held = job.suspended and job.revision > 1 and job.error is not None
+    _rule(held or (job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
+    pauses = job.suspended or job.next_spec is not None
+    _rule(not (pauses and job.ended), "only a job that has not ended is suspended or changed", job=name)
+    _rule(not job.switching or job.next_spec is not None, "queues are made only for a next spec", job=name)
+    touched = any(task.peers for task_name, task in job.tasks.items() if task_name not in job.goes_on)
+    _rule(not (job.switching and touched), "while queues are made, no peer is on a task that changes", job=name)
+    _rule(not job.goes_on or job.next_spec is not None, "tasks go on only while their job is changed", job=name)
+    _rule(job.gone_spec is None or not job.switching, "one change is at work on the queues of a job", job=name)
+    names = {task.name for task in job.spec.catalog} | set(job.facts or ())
+    _rule(not names.intersection(job.retired), "nothing of a removed task is left", job=name)
+    if job.status == "running":
+        links = {link.name for link in state.plans[name].graph.links}
+        _rule(links == set(job.facts or ()), "each link of a running job has facts, and nothing else has", job=name)
     _rule(job.waits_for == 0 or job.status == "running", "only a running job waits for peers", job=name)
     _rule((job.waits_for > 0) == (job.waits_since is not None), "a job that waits knows since when", job=name)
     _rule(not job.purge or (job.ended and not job.purgeable), "only an ended job waits to be deleted", job=name)
@@ -57,7 +75,10 @@ def _check_job(state: State, name: str, job: Job) -> None:
         _rule(job.stopping == (job.status == "stopped"), "exactly a job that was stopped ends as stopped", job=name)
     _rule(job.ended or not job.resumed_by, "only an ended job is resumed", job=name)
     if not job.ended and job.resumes in state.jobs:
-        _rule(state.jobs[job.resumes].resumed_by == name, "a job is resumed by at most one job", job=name)
+        takes_over = state.jobs[job.resumes].resumed_by == name
+        _rule(
+            takes_over is not job.replays, "a job is resumed by at most one job; a replay takes nothing over", job=name
+        )
     if job.status == "running":
         _rule(job.facts is not None and job.links == "made", "a running job has its links", job=name)
         for bound, stages in state.plans[name].graph.bound.items():
@@ -80,8 +101,13 @@ def _check_task(state: State, job: str, name: str, task: Task) -> None:
         _rule(task.failures > 0, "a task that backs off has failed", **where)
         _rule(task.state != "complete", "a complete task does not back off", **where)
         _rule(state.jobs[job].status == "running", "a task that backs off belongs to a running job", **where)
+    _rule(task.backing_off or not task.declined, "only of a task that backs off it is known who declined it", **where)
     over = task.state == "complete" or state.jobs[job].ended
-    _rule(not (over and task.last), "only of a task that goes on is it known which process had which slot", **where)
+    _rule(
+        not (over and (task.last or task.avoids)),
+        "only of a task that goes on is it known which process had which slot",
+        **where,
+    )
     _rule(len(set(task.peers.values())) == len(task.peers), "no slot of a task is held twice", **where)
     if task.peers:
         _rule(task.state != "complete", "a complete task has no peers", **where)
@@ -132,7 +158,7 @@ def _check_shares(state: State) -> None:
         _rule((name in state.short) == ("idle" in marks or "turn" in marks), "jobs with turns are known", job=name)
         if name in state.short:
             lacks = any(not task.peers and task.state != "complete" for task in job.tasks.values())
-            _rule(lacks and not state.plans[name].bounded, "no turns without need", job=name)
+            _rule(lacks and state.plans[name].turns, "no turns without need", job=name)
     _rule(state.held.keys() == held.keys(), "peers are counted for the running jobs")
     _rule(state.queued == {name for name, job in state.jobs.items() if job.queued}, "queued jobs are known")
     _rule(state.live_of == live_kinds(state), "live peers are counted by kind")

@@ -13,8 +13,9 @@ from typing import Any
 
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.peer_states import WORKING
+from coordinator.core.plan import Plan
 from coordinator.core.scheduling import Offer
-from coordinator.core.state import Job, Plan, State, Task
+from coordinator.core.state import Job, State, Task
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import AckTimedOut, Declined, LastCommits, LinksCreated, LinksDeleted, TaskFailed
 from sardonyx.core.graph import graph_of

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from coordinator.core.entitlement import asked_of, front, gang, has_peers, needs, targets
 from coordinator.core.peer_states import WORKING
-from coordinator.core.state import Job, Kind, Plan, State, Target, Task
+from coordinator.core.plan import Plan
+from coordinator.core.state import Job, Kind, Peer, State, Target, Task
 
 Idle = Mapping[Kind, int]
 """How many idle peers there are of each kind."""
@@ -123,13 +124,13 @@ def openings(state: State, name: str, more: int) -> list[Kind]:
     """
     job, plan = state.jobs[name], state.plans[name]
     more = int(min(more, room(state, name)))
-    own = state.held[name] if more > 0 and plan.bounded and stalled(job, plan) else 0
-    if more < (0 if plan.bounded or state.held[name] else gang(state, job, plan)):
+    own = state.held[name] if more > 0 and not plan.turns and stalled(job, plan) else 0
+    if more < (0 if not plan.turns or state.held[name] else gang(state, job, plan)):
         return []
     found = []
     for stage, needed in _startable(job, plan):
         asked = asked_of(job, plan, stage)
-        if needed <= more + own and needed <= state.supply(asked):
+        if not job.tasks[stage].backing_off and needed <= more + own and needed <= state.supply(asked):
             found.append(asked)
     return found
 
@@ -151,16 +152,16 @@ def choose(state: State, name: str, idle: Idle | None = None, more: float = math
     """
     job, plan = state.jobs[name], state.plans[name]
     more = min(more, room(state, name))
-    together = 0 if plan.bounded or state.held[name] else gang(state, job, plan)
+    together = 0 if not plan.turns or state.held[name] else gang(state, job, plan)
     if together > (more if idle is None else min(more, _usable(job, plan, idle))):
         return None
     best: Offer | None = None
     least = (math.inf, 0)
     for stage, needed in _startable(job, plan):
-        if needed > (more if idle is None else min(more, _fitting(idle, asked_of(job, plan, stage)))):
+        if needed > (more if idle is None else min(more, _able(state, job, plan, stage, idle))):
             continue
         peers = len(job.tasks[stage].peers)
-        rank = (peers, 0 if plan.bounded or peers else job.tasks[stage].left)
+        rank = (peers, 0 if not plan.turns or peers else job.tasks[stage].left)
         if rank < least:
             best, least = Offer(name, stage, needed), rank
     return best
@@ -172,15 +173,17 @@ def _startable(job: Job, plan: Plan) -> list[tuple[str, int]]:
     for stage in plan.stages:
         task = job.tasks[stage]
         # The limit is checked first: in a busy cluster most tasks are full.
-        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.backing_off:
+        if len(task.peers) >= plan.limit[stage] or task.state == "complete" or task.rests:
             continue
-        if not (plan.bounded and _blocked(job, plan, stage)):
+        if plan.turns or not _blocked(job, plan, stage):
             found.append((stage, 1 if task.peers else needs(job, plan, stage)))
     return found
 
 
-def _fitting(idle: Idle, asked: Kind) -> int:
-    return sum(count for kind, count in idle.items() if kind.fits(asked))
+def _able(state: State, job: Job, plan: Plan, stage: str, idle: Idle) -> int:
+    """How many of the idle peers can run a task and are not of a process that declined it."""
+    asked, declined = asked_of(job, plan, stage), job.tasks[stage].declined
+    return sum(count - state.idle_in(kind, declined) for kind, count in idle.items() if kind.fits(asked))
 
 
 def _usable(job: Job, plan: Plan, idle: Idle) -> int:
@@ -191,7 +194,7 @@ def _usable(job: Job, plan: Plan, idle: Idle) -> int:
 
 def room(state: State, name: str) -> float:
     """How many more peers a running job may have."""
-    most = state.jobs[name].max_peers
+    most = state.jobs[name].most_peers
     return math.inf if most is None else max(most - state.held[name], 0)
 
 
@@ -208,6 +211,23 @@ def asks(task: Task) -> bool:
 def asking(state: State, job: Job, plan: Plan) -> list[str]:
     """The tasks that need peers now and that a live peer can run."""
     return [stage for stage in plan.stages if asks(job.tasks[stage]) and has_peers(state, job, plan, stage)]
+
+
+def seeking(state: State, job: Job, plan: Plan) -> list[str]:
+    """These, and the tasks that back off only for those who declined them."""
+    return [
+        stage
+        for stage in plan.stages
+        if deserted(job.tasks[stage]) and not job.tasks[stage].rests and has_peers(state, job, plan, stage)
+    ]
+
+
+def takes_any(state: State, peer: str, job: Job, plan: Plan, stages: Iterable[str]) -> bool:
+    """Whether a peer can run any of these tasks, and its process has not declined it."""
+    home = state.peers[peer].home
+    return any(
+        state.fits(peer, asked_of(job, plan, stage)) and home not in job.tasks[stage].declined for stage in stages
+    )
 
 
 def blocking(job: Job, plan: Plan, stage: str) -> list[str]:
@@ -229,10 +249,12 @@ def stalled(job: Job, plan: Plan) -> list[str]:
     While a task of the front has peers, it will complete, and the job makes progress. If none has, no peer downstream can ever
     finish. Tasks that back off are left out, since they get peers later.
     """
+    return [stage for stage in _without_peers(job, plan) if not job.tasks[stage].backing_off]
+
+
+def _without_peers(job: Job, plan: Plan) -> list[str]:
     stages = front(job, plan)
-    if any(job.tasks[stage].peers for stage in stages):
-        return []
-    return [stage for stage in stages if not job.tasks[stage].backing_off]
+    return [] if any(job.tasks[stage].peers for stage in stages) else stages
 
 
 def preemption(state: State, name: str) -> Preemption | None:
@@ -243,9 +265,9 @@ def preemption(state: State, name: str) -> Preemption | None:
     first, and of these the ones that came last: they lose the least work. Other jobs keep theirs, see :func:`giving_back`.
     """
     job, plan = state.jobs[name], state.plans[name]
-    if not plan.bounded:
+    if plan.turns or job.pauses:
         return None
-    stages = stalled(job, plan)
+    stages = [stage for stage in _without_peers(job, plan) if not job.tasks[stage].rests]
     if not stages or (job.queued and not state.held[name]):
         return None
     kinds = frozenset(state.live_of)
@@ -256,21 +278,27 @@ def preemption(state: State, name: str) -> Preemption | None:
         )
     for stage in stages:
         needed, asked = needs(job, plan, stage), asked_of(job, plan, stage)
-        peers = _preempted(state, name, needed, {kind for kind in kinds if kind.fits(asked)})
+        peers = _preempted(state, name, needed, {kind for kind in kinds if kind.fits(asked)}, job.tasks[stage].declined)
         if peers is not None:
             return Preemption(peers, [Offer(name, stage, needed, kinds)])
     return None
 
 
-def _preempted(state: State, name: str, needed: int, kinds: Collection[Kind]) -> list[str] | None:
-    """Peers that leave their tasks, so that ``needed`` or more of these kinds are idle, and the job may have them; None if there
-    are not so many. Peers of other kinds leave to make room for them.
+def _preempted(
+    state: State, name: str, needed: int, kinds: Collection[Kind], declined: Collection[str]
+) -> list[str] | None:
+    """Peers that leave their tasks, so that ``needed`` or more of these kinds, and not of the homes that declined the task, are
+    idle, and the job may have them; None if there are not so many. Other peers leave to make room for them.
 
     Sealing peers are not taken, since they will be idle soon. Neither are waiting ones: they become idle with the last peer for
     which they wait.
     """
     job = state.jobs[name]
-    free = sum(len(row) for kind, row in state.idle_of.items() if kind in kinds)
+    free = sum(len(row) - state.idle_in(kind, declined) for kind, row in state.idle_of.items() if kind in kinds)
+
+    def able(peer: Peer) -> bool:
+        return peer.kind in kinds and peer.home not in declined
+
     more = math.inf if job.max_peers is None else job.max_peers - state.held[name]
     found: list[str] = []
     rows = [state.on_task(job.tasks[stage]) for stage in reversed(state.plans[name].stages)]
@@ -278,12 +306,12 @@ def _preempted(state: State, name: str, needed: int, kinds: Collection[Kind]) ->
         for peer in reversed(row.copy()):
             known = state.peers[peer]
             enough = more >= needed if for_room else free >= needed
-            if enough or known.state not in WORKING or not (for_room or known.kind in kinds):
+            if enough or known.state not in WORKING or not (for_room or able(known)):
                 continue
             found.append(peer)
             row.remove(peer)
             gone = [peer, *_waiting_only(state, row)]
-            free += sum(state.peers[other].kind in kinds for other in gone)
+            free += sum(able(state.peers[other]) for other in gone)
             more += len(gone)
     return found if min(free, more) >= needed else None
 
@@ -306,8 +334,10 @@ def waits_for(state: State, name: str) -> int:
     daemons that there are would not help.
     """
     job, plan = state.jobs[name], state.plans[name]
+    if job.pauses:
+        return 0
     idle = state.fitting(Kind(job.needs, frozenset()))
-    if not plan.bounded:
+    if plan.turns:
         missing = sum(needs(job, plan, stage) for stage in asking(state, job, plan))
         return max(0, int(min(missing, room(state, name))) - idle)
     stages = [stage for stage in stalled(job, plan) if has_peers(state, job, plan, stage)]
@@ -326,7 +356,7 @@ class Move(NamedTuple):
 
 def giving_back(state: State) -> list[Move]:
     """What each job above its target is to give, so that those below theirs can go on, or have their shares; and what a job has
-    beyond its ``max_peers``, in any case.
+    beyond its ``max_peers``, or has while it is suspended, in any case.
 
     Nothing else moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
     count as given. The jobs that are furthest above their targets give first.
@@ -347,7 +377,7 @@ def giving_back(state: State) -> list[Move]:
     moves = []
     for name in sorted(over, key=lambda name: (-over[name], -state.jobs[name].number)):
         cut, able = _parts(state, name, excess[name], asked)
-        able = able[: max(min(over[name] - excess[name], lack), 0)]
+        able = [] if state.jobs[name].goes_on else able[: max(min(over[name] - excess[name], lack), 0)]
         if cut or able:
             moves.append(Move(name, [*cut, *able], len(cut) + max(min(first, len(able)), 0)))
         first, lack = first - len(able), lack - len(able)
@@ -361,8 +391,8 @@ def _parts(state: State, name: str, excess: int, asked: Collection[Kind]) -> tup
 
 
 def _excess(state: State, name: str) -> int:
-    """How many more peers a job has than its ``max_peers``, which a user lowered."""
-    most = state.jobs[name].max_peers
+    """How many more peers a job has than it may have since a user changed that."""
+    most = state.jobs[name].most_peers
     return 0 if most is None else max(state.held[name] - state.giving.get(name, 0) - most, 0)
 
 
@@ -397,13 +427,15 @@ def _exceeds(target: Target, spare: int) -> bool:
 
 def _given(state: State, name: str) -> list[str]:
     """The peers at work that a job could give, in this order: those of the task with the most of them, of equals the last in
-    topological order; the latest first. A bounded job keeps one at its front, or it could not go on, and would take it back.
+    topological order; the latest first. While it is changed, the tasks that stay as they are give none.
+    A bounded job keeps one at its front, or it could not go on, and would take it back.
     """
     job, plan = state.jobs[name], state.plans[name]
-    rows = [state.on_task(job.tasks[stage]) for stage in reversed(plan.stages)]
-    order = [max(rows, key=len).pop() for _ in range(state.held[name])]
+    stay = () if job.suspended else job.goes_on
+    rows = [state.on_task(job.tasks[stage]) for stage in reversed(plan.stages) if stage not in stay]
+    order = [max(rows, key=len).pop() for _ in range(sum(map(len, rows)))]
     found = [peer for peer in order if state.peers[peer].state in WORKING and state.peers[peer].yields != "share"]
-    if plan.bounded and not job.queued:
+    if not plan.turns and not job.queued and not job.pauses:
         stages = front(job, plan)
         kept = next((peer for peer in reversed(found) if state.assignment(peer).task in stages), None)
         found = [peer for peer in found if peer != kept]
@@ -412,10 +444,11 @@ def _given(state: State, name: str) -> list[str]:
 
 def seconds(state: State, name: str) -> list[str]:
     """The peers of an unbounded job that give their tasks up at once, because other peers stay there and other tasks have
-    none: of the task with the most peers, of equals the last in topological order; the latest first.
+    none: of the task with the most peers, of equals the last in topological order; the latest first. Then those that can take a
+    task that was declined, if at theirs another one stays, or a peer is idle that can take it and has declined the other.
     """
     job, plan = state.jobs[name], state.plans[name]
-    asked = [asked_of(job, plan, stage) for stage in asking(state, job, plan)]
+    asked = seeking(state, job, plan)
     peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
     leaving = [peer for peer in peers if state.peers[peer].yields in ("turn", "share")]
     rows = [
@@ -426,9 +459,28 @@ def seconds(state: State, name: str) -> list[str]:
         row = max(rows, key=len)
         able = len(row) > 1 and len(found) + len(leaving) < len(asked)
         peer = row.pop() if able else ""
-        if able and state.peers[peer].state in WORKING and any(state.fits(peer, each) for each in asked):
+        if able and state.peers[peer].state in WORKING and takes_any(state, peer, job, plan, asked):
             found.append(peer)
+    declined = [stage for stage in asked if job.tasks[stage].declined]
+    for stage in reversed(plan.stages) if declined else ():
+        row = [peer for peer in state.on_task(job.tasks[stage]) if peer not in leaving and peer not in found]
+        for peer in reversed(row):
+            able = len(found) + len(leaving) < len(asked) and state.peers[peer].state in WORKING
+            stay = sum(other not in found for other in row) - 1
+            if able and any(
+                takes_any(state, peer, job, plan, [each]) and (stay or _can_follow(state, job, plan, stage, each))
+                for each in declined
+            ):
+                found.append(peer)
     return found
+
+
+def _can_follow(state: State, job: Job, plan: Plan, stage: str, declined: str) -> bool:
+    """Whether an idle peer that has declined one task can take another one, if its peer leaves it."""
+    if job.tasks[stage].backing_off:
+        return False
+    asked = asked_of(job, plan, stage)
+    return any(kind.fits(asked) and state.idle_in(kind, job.tasks[declined].declined) for kind in state.idle_of)
 
 
 def turns_over(state: State, name: str) -> list[str]:
@@ -436,7 +488,7 @@ def turns_over(state: State, name: str) -> list[str]:
     already; those that have been at theirs longest.
     """
     job, plan = state.jobs[name], state.plans[name]
-    count = len(asking(state, job, plan))
+    count = len(seeking(state, job, plan))
     peers = [peer for stage in plan.stages for peer in job.tasks[stage].peers]
     count -= sum(state.peers[peer].yields in ("turn", "share") for peer in peers)
     able = [peer for peer in peers if state.peers[peer].state == "active" and state.peers[peer].yields == "idle"]

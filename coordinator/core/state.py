@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from coordinator.core import peer_states
+from coordinator.core.plan import GraphOf, Plan
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     ENDED,
@@ -28,9 +29,10 @@ from sardonyx.core.events import (
     TaskState,
     Yields,
 )
-from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.state_points import Adopted, CheckpointPoint, EndPoint
 
 REMEMBERED_DEAD = 1_000
 """Dead peers that are still known by id, so that a birth told twice or a late request changes nothing. A pulse is read
@@ -155,6 +157,19 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The event with which its last peer left it; 0: it never had one."""
     last: list[str] = []
     """By slot, the home of the peer that left it last, unless it failed there; or nothing. The slot may have a peer again."""
+    avoids: list[str] = []
+    """Of a task with a standby, by slot: the home of the peer that failed there, until another one leaves it; or nothing."""
+    declined: list[str] = []
+    """The homes whose peers declined it. While there are any, its back-off concerns only these."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether it backs off for all peers."""
+        return self.backing_off and not self.declined
+
+    def forget_homes(self) -> None:
+        """Prefer no process any more: the task is over."""
+        self.last, self.avoids = [], []
 
     def forget_home(self, slot: int) -> None:
         """Prefer no process for a slot."""
@@ -165,6 +180,15 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         """Prefer a process for a slot."""
         self.last += [""] * (slot + 1 - len(self.last))
         self.last[slot] = home
+        if slot < len(self.avoids):
+            self.avoids[slot] = ""
+
+    def avoid_home(self, slot: int, home: str) -> None:
+        """Let no peer of a process stand by for a slot; of the one before again."""
+        if home:
+            self.avoids += [""] * (slot + 1 - len(self.avoids))
+        if slot < len(self.avoids):
+            self.avoids[slot] = home
 
     def note(self) -> TaskNote:
         return TaskNote(
@@ -200,17 +224,58 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     stopping: bool = False
     """Whether a user has stopped it."""
     resumes: str = ""
-    """The job from whose positions it goes on."""
+    """The job from whose positions it goes on, or whose rows it works once more."""
+    resumes_at: int | None = None
+    """If it begins with a checkpoint of that job: its time, in microseconds."""
+    replays: bool = False
+    """Whether it works rows of that job once more with its states, and takes nothing over: others can resume that job, too."""
     begins: dict[str, dict[str, list[int]]] = {}
     """These positions, by task and topic. Never changed in place."""
+    adopts: dict[str, Adopted] = {}
+    """By task, the state of the job that it resumes, with which it begins. Never changed in place."""
+    clocks: dict[str, list[tuple[int, int]]] = {}
+    """If it goes on where that job was stopped: by link, its clocks then. Never changed in place."""
+    instead_of: str = ""
+    """The job that had gone on from there before it, and had ended."""
     resumed_by: str = ""
-    """The job that goes on from the positions of this one."""
+    """The job that goes on from the positions of this one, or from one of its checkpoints."""
+    lends: bool = False
+    """Whether a job that began with the state of this one has not ended: all of the log of that state must stay."""
+    checkpoints: list[CheckpointPoint] = []
+    """The complete ones that it had kept when it ended; known once its links are gone. Never changed in place."""
+    end: EndPoint | None = None
+    """If it was stopped: where its states stood; known once its links are gone."""
+    read: bool = False
+    """Whether what its groups had committed last was read, before they are deleted."""
+    into: str = ""
+    """A user has had it go back: the id of the job that goes on from its checkpoint, as soon as its links are gone."""
+    into_at: int = 0
+    """At or before which time that checkpoint is, in microseconds."""
+    into_by: str = ""
+    """Who wanted that."""
     by: str = ""
     """The user who submitted it, and the version of the client."""
     priority: int = 0
     weight: float = 1.0
     percentage: float | None = None
     max_peers: int | None = None
+    suspended: bool = False
+    """Whether it has no peers because a user wants that, or because it failed after a change."""
+    revision: int = 1
+    """How many specs it has had, the first included."""
+    next_spec: JobSpec | None = None
+    """By which it goes on as soon as its peers have left."""
+    goes_on: list[str] = []
+    """Meanwhile: the tasks that the change leaves as they are. Their peers stay."""
+    switching: bool = False
+    """Whether the others have left, and the queues that it has by the next spec are being made."""
+    gone_spec: JobSpec | None = None
+    """The spec before, while the queues are being deleted that the present one does not have."""
+    retired: list[str] = []
+    """The tasks and queues that changes have removed. No other may have their names: what is left of them may still be deleted by
+    a coordinator that was deposed."""
+    places: int = 0
+    """How many numbers were given to internal links (:attr:`sardonyx.core.events.LinkFacts.place`)."""
     queued: bool = False
     """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
     gave: int = 0
@@ -234,8 +299,15 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             letters=self.letters,
             stopping=self.stopping,
             resumes=self.resumes,
+            resumes_at=self.resumes_at,
+            replays=self.replays,
             resumed_by=self.resumed_by,
+            lends=self.lends,
+            checkpoints=[point.at for point in self.checkpoints],
             by=self.by,
+            suspended=self.suspended,
+            revision=self.revision,
+            changing=self.next_spec is not None,
             queued=self.queued,
         )
 
@@ -244,13 +316,43 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         return self.status in ENDED
 
     @property
+    def complete(self) -> set[str]:
+        """Its tasks that are complete."""
+        return {name for name, task in self.tasks.items() if task.state == "complete"}
+
+    @property
+    def most_peers(self) -> int | None:
+        """How many peers it may have; None: any number."""
+        if self.suspended or self.next_spec is None:
+            return 0 if self.suspended else self.max_peers
+        return sum(len(self.tasks[name].peers) for name in self.goes_on)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it gets no peers now."""
+        return self.suspended or self.next_spec is not None
+
+    @property
     def refused(self) -> bool:
         return not self.tasks
 
     @property
+    def borrows(self) -> bool:
+        """Whether it began with the state of the job that it resumes."""
+        return bool(self.adopts) or self.resumes_at is not None
+
+    @property
+    def must_be_read(self) -> bool:
+        """Whether what its groups have committed must be in the log before they are deleted: another job may go on from there."""
+        keeps = self.spec.checkpoint_every is not None or any(map(stateful, self.spec.catalog))
+        return keeps and self.facts is not None and not self.read
+
+    @property
     def purgeable(self) -> bool:
-        """Whether a user may have it forgotten: it has ended, and its topics are gone, except for dead letters."""
-        return self.ended and (self.refused or self.links == "gone")
+        """Whether a user may have it forgotten: it has ended, its topics are gone, except for dead letters, and no other job
+        needs its state.
+        """
+        return self.ended and (self.refused or self.links == "gone") and not self.lends
 
     @property
     def expirable(self) -> bool:
@@ -263,44 +365,6 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             max((task.letters if task.counts is None else task.counts.dead) - task.claimed, 0)
             for task in self.tasks.values()
         )
-
-
-class Plan:
-    """What follows from a job's spec and the facts of its links. Kept until the job ends, never stored.
-
-    ``stages`` in topological order; ``upstream``: the stages right before each; ``limit``: the most peers each can take;
-    ``places``: the most that all can take together; ``bounded``: whether the job ends by itself, by its spec or because it was
-    stopped; ``tags``: of the stages that ask for any; ``pool``: the tags that all of them ask for.
-    """
-
-    __slots__ = ("bounded", "graph", "limit", "places", "pool", "stages", "tags", "upstream")
-
-    def __init__(self, graph: Graph, facts: dict[str, LinkFacts], tags: list[str]) -> None:
-        self.graph = graph
-        self.bounded = graph.bounded or any(known.stops for known in facts.values())
-        self.stages = {stage.name: stage.task for stage in graph.stages}
-        self.upstream = {
-            stage.name: [
-                link.source for link in stage.ingress if link.source in self.stages and link.source != stage.name
-            ]
-            for stage in graph.stages
-        }
-        self.limit = {stage.name: _limit(stage, facts) for stage in graph.stages}
-        self.places = sum(self.limit.values())
-        asked = {
-            stage.name: frozenset([*tags, *(tag for task in (stage.task, *stage.fused) for tag in task.tags)])
-            for stage in graph.stages
-        }
-        self.tags = {stage: found for stage, found in asked.items() if found}
-        self.pool = frozenset[str].intersection(*asked.values()) if asked else frozenset()
-
-
-def _limit(stage: Stage, facts: dict[str, LinkFacts]) -> int:
-    """The most peers of a task: as many as its widest link has partitions; one if it is sequential."""
-    if stage.task.consumption == "sequential":
-        return 1
-    widest = max((facts[link.name].partitions for link in stage.ingress if link.name in facts), default=1)
-    return max(1, widest if stage.task.max_peers is None else min(widest, stage.task.max_peers))
 
 
 LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
@@ -447,6 +511,10 @@ class State:
         """Whether a peer can run what asks for this."""
         return self.peers[peer].kind.fits(asked)
 
+    def idle_in(self, kind: Kind, homes: Collection[str]) -> int:
+        """How many idle peers of a kind are in these homes."""
+        return sum(len(self.idle_at.get((kind, home), ())) for home in homes)
+
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
         return sorted(task.peers, key=lambda peer: (self.assignment(peer).id, task.peers[peer]))
@@ -477,10 +545,10 @@ def new_state(deployment: str = "default", rules: int = RULES) -> State:
     return State(deployment, rules)
 
 
-def plan_of(state: State, job: str) -> Plan:
-    """Make a job's plan from its spec and the facts of its links."""
+def plan_of(state: State, job: str, graph: GraphOf = graph_of) -> Plan:
+    """Make a job's plan from its spec and the facts of its links. ``graph`` makes its graph, as ``graph_of`` does."""
     found = state.jobs[job]
-    return Plan(graph_of(found.spec, state.deployment, job), found.facts or {}, found.spec.tags)
+    return Plan(graph(found.spec, state.deployment, job), found.facts or {}, found.spec.tags, state.rules)
 
 
 def broken(rule: str, **where: object) -> InternalError:

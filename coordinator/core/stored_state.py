@@ -11,9 +11,11 @@ from collections import Counter, OrderedDict
 import msgspec
 
 from coordinator.core import peer_states
+from coordinator.core.plan import GraphOf
 from coordinator.core.state import LIVE, Job, Kind, Peer, State, plan_of
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, OLDEST, RULES, Scheduler
+from sardonyx.core.graph import graph_of
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,20 +52,24 @@ def encode_state(state: State) -> bytes:
     return msgspec.json.encode(stored, order="deterministic")
 
 
-def decode_state(data: bytes) -> State:
+def decode_state(data: bytes, graph: GraphOf = graph_of) -> State:
     """The reverse of :func:`encode_state`. It also reads the states of the release before this one.
+
+    Args:
+        data: the bytes.
+        graph: makes the graphs of jobs. Who decodes many states of the same jobs may give one that remembers them.
 
     Raises:
         SardonyxError: SX-LOG-FORMAT, written by another version of Sardonyx, or no state at all. SX-VERSION-RULES: its rules are
             newer than those that this release knows.
     """
     try:
-        found = msgspec.json.decode(data, type=_Format).format
-        stored = msgspec.json.decode(data, type=_Stored) if OLDEST <= found <= FORMAT else None
+        stored = msgspec.json.decode(data, type=_Stored)
     except (msgspec.DecodeError, RecursionError) as error:
+        _check_format(data)  # a state of another format may have other fields
         raise _unreadable(str(error)) from error
-    if stored is None:
-        raise _unreadable(f"it has format {found}, this version reads formats {OLDEST} to {FORMAT}")
+    if not OLDEST <= stored.format <= FORMAT:
+        raise _other_format(stored.format)
     check_rules(stored.rules)
     state = State(stored.deployment, stored.rules)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
@@ -71,8 +77,21 @@ def decode_state(data: bytes) -> State:
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     state.purged = OrderedDict.fromkeys(stored.purged)
     state.scheduler = stored.scheduler
-    derive(state)
+    derive(state, graph)
     return state
+
+
+def _check_format(data: bytes) -> None:
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _unreadable(str(error)) from error
+    if not OLDEST <= found <= FORMAT:
+        raise _other_format(found)
+
+
+def _other_format(found: int) -> SardonyxError:
+    return _unreadable(f"it has format {found}, this version reads formats {OLDEST} to {FORMAT}")
 
 
 def same(state: State, other: State) -> bool:
@@ -83,7 +102,7 @@ def same(state: State, other: State) -> bool:
     return all(getattr(state, name) == getattr(other, name) for name in names)
 
 
-def derive(state: State) -> None:
+def derive(state: State, graph: GraphOf = graph_of) -> None:
     """Compute everything in a state that follows from what is stored."""
     state.by_state = {name: OrderedDict() for name in peer_states.STATES}
     state.plans, state.names, state.jobs_with_capacity, state.backing_off = {}, {}, set(), {}
@@ -97,7 +116,7 @@ def derive(state: State) -> None:
         # JSON keeps keys sorted by name; decisions go through tasks as the catalog has them
         job.tasks = {task.name: job.tasks[task.name] for task in job.spec.catalog if task.name in job.tasks}
         if not job.ended:
-            state.plans[name] = plan_of(state, name)
+            state.plans[name] = plan_of(state, name, graph)
             state.names[job.spec.name] = name
         if job.status == "running":
             state.jobs_with_capacity.add(name)

@@ -5,7 +5,7 @@ the decisions made, as they were at the time; and an end line. The end line coun
 truncated file. A reader streams the file and never loads all of it.
 
 The values of keys like ``password`` in a job's options or params are masked in the same way as settings
-(:func:`sardonyx.runtime.settings_sections.is_secret`). The same text is masked wherever an error quotes it. No decision reads
+(:func:`sardonyx.core.secrets.is_secret`). The same text is masked wherever an error quotes it. No decision reads
 such a key, so the masked log gives the same decisions.
 """
 
@@ -17,18 +17,15 @@ from typing import IO, Any
 import msgspec
 
 from coordinator.core.projection import encode_note
-from coordinator.core.state import State, new_state
+from coordinator.core.state import Job, State, new_state
 from coordinator.core.stored_state import check_rules, decode_state, encode_state
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobSubmitted
+from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobChanged, JobSubmitted
 from sardonyx.core.notes import JobNote
+from sardonyx.core.secrets import Secrets, masked
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
-from sardonyx.runtime.settings_sections import MASK, is_secret, masked
-
-QUOTED = 4
-"""Characters from which on a secret is masked where an error quotes it; a shorter one would be found everywhere."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="line"):
@@ -116,13 +113,19 @@ class Mask:
     """Removes secrets. It must :meth:`learn` every job before the first line is written."""
 
     def __init__(self) -> None:
-        self._secrets: set[str] = set()
+        self._secrets = Secrets()
 
     def learn(self, spec: JobSpec) -> None:
         """Remember the secrets of a job, so that they are recognised where a text quotes them."""
         for task in spec.catalog:
-            self._learn(task.options)
-            self._learn(task.params)
+            self._secrets.learn(task.options)
+            self._secrets.learn(task.params)
+
+    def learn_job(self, job: Job) -> None:
+        """The same of a job in a state, and of the spec that it is being changed to."""
+        self.learn(job.spec)
+        if job.next_spec is not None:
+            self.learn(job.next_spec)
 
     def spec(self, spec: JobSpec) -> JobSpec:
         """A job without its secrets."""
@@ -130,7 +133,7 @@ class Mask:
 
     def event(self, event: AnyEvent) -> AnyEvent:
         """An event without secrets."""
-        if isinstance(event, JobSubmitted):
+        if isinstance(event, JobSubmitted | JobChanged):
             return msgspec.structs.replace(event, spec=self.spec(event.spec))
         error = getattr(event, "error", None)
         return event if error is None else msgspec.structs.replace(event, error=self.failure(error))
@@ -139,6 +142,7 @@ class Mask:
         """A state without secrets; changes the state in place."""
         for job in state.jobs.values():
             job.spec = self.spec(job.spec)
+            job.next_spec = self.spec(job.next_spec) if job.next_spec else None
             job.error = self.failure(job.error) if job.error else None
             for task in job.tasks.values():
                 task.error = self.failure(task.error) if task.error else None
@@ -162,34 +166,21 @@ class Mask:
 
     def failure(self, failure: Failure) -> Failure:
         """An error whose texts quote no secret."""
-        if not self._secrets:
-            return failure
         return msgspec.structs.replace(
             failure,
-            message=self._text(failure.message),
-            cause=self._text(failure.cause),
-            fix=self._text(failure.fix),
-            traceback=self._text(failure.traceback),
-            where={key: self._text(value) for key, value in failure.where.items()},
+            message=self._secrets.text(failure.message),
+            cause=self._secrets.text(failure.cause),
+            fix=self._secrets.text(failure.fix),
+            traceback=self._secrets.text(failure.traceback),
+            where={key: self._secrets.text(value) for key, value in failure.where.items()},
         )
+
+    def plain(self, value: Any) -> Any:
+        """Plain data, as it goes into JSON, whose texts quote no secret."""
+        return self._secrets.plain(value)
 
     def _task(self, task: TaskSpec) -> TaskSpec:
         return msgspec.structs.replace(task, options=masked(task.options), params=masked(task.params))
-
-    def _learn(self, value: Any, *, secret: bool = False) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                self._learn(inner, secret=secret or is_secret(key))
-        elif isinstance(value, list):
-            for inner in value:
-                self._learn(inner, secret=secret)
-        elif secret and isinstance(value, str) and len(value) >= QUOTED:
-            self._secrets.add(value)
-
-    def _text(self, text: str) -> str:
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        return text
 
 
 # Reading

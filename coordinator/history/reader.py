@@ -15,12 +15,13 @@ from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state
 from coordinator.history.export import EntryLine, Header, Mask, lines_of
 from coordinator.history.replay import Decided, Finding, Replay, Stand, Verdict, Verifier, missing_entry
+from coordinator.history.revisions import RevisionMade, revisions_of
 from coordinator.history.timeline import Past, TimelineEvent
 from coordinator.history.timeline import timeline_of as told
 from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobSubmitted
+from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobChanged, JobSubmitted
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
@@ -115,6 +116,22 @@ def timeline(zk: ZooKeeperSession, job: str) -> list[TimelineEvent]:
             state = _state(zk, first - 1)
             before = state.jobs.get(job)
             return told(job, _past(zk, state), running=before is not None and not before.ended)
+        except SardonyxError as error:
+            if error.code != "SX-LOG-COMPACTED":  # the log was compacted while we read
+                raise
+
+
+def revisions(zk: ZooKeeperSession, job: str) -> list[RevisionMade]:
+    """The changes of a job that were taken in, since its submission or the oldest entry that the log holds. Empty for a purged
+    job.
+    """
+    while True:
+        known = present(zk).jobs.get(job)
+        if known is None:
+            return []
+        first = max(known.number, kept(zk).first)
+        try:
+            return revisions_of(job, _state(zk, first - 1), event_log.read_log(zk, first))
         except SardonyxError as error:
             if error.code != "SX-LOG-COMPACTED":  # the log was compacted while we read
                 raise
@@ -216,9 +233,9 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
     base = at(zk, first - 1) if first > event_log.FIRST else None
     mask = Mask()
     for job in base.jobs.values() if base is not None else ():
-        mask.learn(job.spec)
+        mask.learn_job(job)
     for entry in _entries(zk, first, standing.high):
-        if isinstance(entry.event, JobSubmitted):
+        if isinstance(entry.event, JobSubmitted | JobChanged):
             mask.learn(entry.event.spec)
     header = Header(
         format=FORMAT,

@@ -18,8 +18,9 @@ from coordinator.core.projection import project
 from coordinator.core.state import State
 from coordinator.core.stored_state import decode_state, encode_state, same
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Delete, Effect, TreeEffect
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import AnyEvent, Delete, Effect, TreeEffect
+from sardonyx.core.events import AnyEvent
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 
 UNHURRIED = 100
@@ -81,7 +82,6 @@ class Replay:
         self.state = state
         self.zk = project(state)
         """Path -> data of every node that the decisions so far have made."""
-        self._notes = {path: note for path in self.zk if (note := _note_at(state, path)) is not None}
 
     def step(self, n: int, event: AnyEvent) -> Decided:
         """Decide on the next event.
@@ -103,10 +103,8 @@ class Replay:
             after = None if isinstance(effect, Delete) else effect.data
             if after is not None:
                 self.zk[effect.path] = after
-            was = self._notes.pop(effect.path, None)
+            was = None if before is None else _note_in(effect.path, before)
             now = None if after is None else _note_at(self.state, effect.path)
-            if now is not None:
-                self._notes[effect.path] = now
             changes.append(Change(effect.path, before, after, was, now))
         return Decided(n, event, effects, changes, held)
 
@@ -114,6 +112,21 @@ class Replay:
         """Decide on a part of the log, one event at a time."""
         for n, event in entries:
             yield self.step(n, event)
+
+
+def differences(before: dict[str, bytes], after: dict[str, bytes]) -> list[Change]:
+    """What differs between the nodes of two states, by path."""
+    return [
+        Change(
+            path,
+            was := before.get(path),
+            now := after.get(path),
+            None if was is None else _note_in(path, was),
+            None if now is None else _note_in(path, now),
+        )
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    ]
 
 
 def _note_at(state: State, path: str) -> Note | None:
@@ -125,6 +138,16 @@ def _note_at(state: State, path: str) -> Note | None:
     if place.task:
         return job.tasks[place.task].note()
     return job.note() if place.part == "status" else None
+
+
+def _note_in(path: str, data: bytes) -> Note | None:
+    """The note that the node at a path holds."""
+    place = place_of(path)
+    if place.peer:
+        return msgspec.json.decode(data, type=PeerNote)
+    if place.task:
+        return msgspec.json.decode(data, type=TaskNote)
+    return msgspec.json.decode(data, type=JobNote) if place.part == "status" else None
 
 
 def missing_entry(n: int) -> InternalError:

@@ -28,8 +28,9 @@ from coordinator.loop.event_log import FIRST, Batch, Entry
 from coordinator.loop.pipeline import WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
+from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, AnyEvent, Create, Delete, LettersClaimed, RulesRaised, Set
+from sardonyx.core.events import FORMAT, AnyEvent, LettersClaimed, RulesRaised
 from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.core.text import counted
 from sardonyx.zookeeper.session import ZooKeeperSession

@@ -72,7 +72,7 @@ def timeline_of(job: str, past: Iterable[Past], *, running: bool = False) -> lis
         past: the log from the job's submission on, or from the oldest entry that is kept; read as far as the job's end.
         running: whether the job had been submitted, and had not ended, before the first entry of ``past``.
     """
-    teller = _Teller(job, running)
+    teller = Teller(job, running)
     for each in past:
         teller.take(each)
         if teller.over:
@@ -85,7 +85,7 @@ class _Open(NamedTuple):
     slot: int
 
 
-class _Teller:
+class Teller:
     """Reads along the log, and completes each timeline event when another peer takes the place."""
 
     def __init__(self, job: str, running: bool) -> None:
@@ -113,6 +113,13 @@ class _Teller:
             elif change.path == job_status(self._job):
                 self._running = isinstance(note, JobNote) and note.ended_at is None
                 self.over = not self._running
+
+    def settled(self, keep: int) -> list[TimelineEvent]:
+        """Take out of :attr:`found` what nothing will be added to, but for the newest so many."""
+        old, new = self.found[:-keep], self.found[-keep:]
+        open_ = {id(place.item) for place in self._places} | {id(item) for item in self._backing_off}
+        self.found = [item for item in old if id(item) in open_] + new
+        return [item for item in old if id(item) not in open_]
 
     def _losses(self, decided: Decided) -> None:
         """Note it if the event took its peer off a task of the job."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import structlog
 
-from queues.admin import create_links, delete_links, last_commits, topics
+from coordinator.loop.side_effects import Rewired, Since
+from queues.admin import create_links, delete_links, held_positions, last_commits, topics, widen_topics
 from queues.confirmed_end import read_all
 from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
-from queues.transaction import TransactionalWriter
+from queues.renewal import Renewals
+from queues.rewired import drop_links, end_transaction, fence_slots
 from queues.trim import trim_links
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
+from sardonyx.core.changing import closing, rewiring
+from sardonyx.core.changing_at import begins_at, passed, readers
 from sardonyx.core.errors import OutputError, SardonyxError, SetupError
 from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.resizing import facts_then, left_unread, queues, resized
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.taking_over import begun, carried, offsets
 from sardonyx.job.validate import validate
+from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
@@ -34,14 +41,18 @@ class KafkaLinks:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._renewals = Renewals(settings)
         self._read: dict[str, LastCommits] = {}
         """By job, what was read of its groups by attempts to delete its links that failed."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
-        # The client has done so, too, but anybody may write into the inbox. The core asks only what no later version may answer
-        # differently. What is found here is logged as an event.
+        # The client has done so, too, but a request in the inbox may come from any program. The core asks only what no later
+        # version may answer differently. What is found here is logged as an event.
         validate(spec, import_functions=False)
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
+
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        return last_commits(self._settings, graph_of(spec, self._settings.deployment, job), job)
 
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         graph = graph_of(spec, self._settings.deployment, job)
@@ -57,8 +68,52 @@ class KafkaLinks:
         self._read.pop(job, None)
         return msgspec.structs.replace(merged, letters=letters)
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
-        return len(trim_links(self._settings, graph_of(spec, self._settings.deployment, job), job, spec))
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        validate(spec, import_functions=False)
+        before, after = (graph_of(each, self._settings.deployment, job) for each in (rewired.before, spec))
+        links = create_links(self._settings, after, spec)
+        failpoint("change-made")
+        found = rewiring(before, after)
+        stages = [*found.touched, *found.ended]
+        resizes = resized(rewired.before, spec)
+        stages += [stage for stage in (before.stages if resizes else closing(before, after)) if stage not in stages]
+        fence_slots(self._settings, job, stages, rewired.facts)
+        failpoint("change-fenced")
+        self._refuse_passed(job, rewired.before, spec, before)
+        beside = {link.topic for link in found.new if link.kind == "input"}
+        readers = [stage for stage in before.stages if any(link.topic in beside for link in stage.ingress)]
+        held = held_positions(self._settings, [*stages, *(each for each in readers if each not in stages)], job)
+        since = {stage.name: offsets(stage, held[stage.name], rewired.facts) for stage in stages}
+        if resizes:
+            failure = left_unread(job, before, held, rewired.facts)
+            if failure is not None:
+                raise SardonyxError.from_failure(failure)
+            widen_topics(self._settings, {link.topic: spec.partitions for link in queues(after)})
+            failpoint("change-widened")
+            links = facts_then(after, spec.partitions, links, held, rewired.facts)
+        links = begun(found.new, links, before.stages, held, rewired.facts)
+        return carried(links, found, held, rewired.facts), since
+
+    def _refuse_passed(self, job: str, old: JobSpec, new: JobSpec, before: Graph) -> None:
+        """Raises SX-JOB-CHANGE-PASSED if a change at a time would come too late. What it parts gets no row by now."""
+        begins = begins_at(old, new)
+        if begins is not None:
+            sources = readers(before, new)
+            failure = passed(job, begins, sources, held_positions(self._settings, sources, job))
+            if failure is not None:
+                raise SardonyxError.from_failure(failure)
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        graph = graph_of(rewired.before, self._settings.deployment, job)
+        found = rewiring(graph, graph_of(spec, self._settings.deployment, job))
+        ended = msgspec.structs.replace(graph, stages=found.ended)
+        kept = [link.topic for link in found.gone if rewired.lends and link.kind == "state"]
+        drop_links(self._settings, job, found, lambda: [*kept, *self._settle_files(ended, job)])
+
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+        graph = graph_of(spec, self._settings.deployment, job)
+        self._renewals.look(graph, job)
+        return len(trim_links(self._settings, graph, job, spec, lends))
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)
@@ -122,11 +177,7 @@ class KafkaLinks:
         if stage.marks:  # the peer may have left its seal open
             ids.append(stage.sealing_id(deployment, slot.job))
         for transactional_id in ids:
-            writer = TransactionalWriter(self._settings, transactional_id)
-            try:
-                writer.open()
-            finally:
-                writer.close()
+            end_transaction(self._settings, transactional_id)
 
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         deployment = self._settings.deployment

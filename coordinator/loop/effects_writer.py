@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinator.loop import event_log
+from coordinator.loop.leader_metrics import EFFECTS_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.pipeline import WritePipeline
-from sardonyx.core.events import TreeEffect
+from sardonyx.core.effects import TreeEffect
 from sardonyx.zookeeper.transactions import TRANSACTION_LIMIT, Operation, WriteCoalescer, chunked, weight
 
 if TYPE_CHECKING:
@@ -55,7 +56,12 @@ class EffectsWriter:
     def __init__(self, leadership: Leadership, checkpoint: int = 0, version: int = 0, limits: Limits = DEFAULT) -> None:
         self._limits = limits
         self._pipeline = WritePipeline(
-            leadership, "effects", CheckpointChain(version), durable=checkpoint, in_flight=limits.in_flight
+            leadership,
+            "effects",
+            CheckpointChain(version),
+            durable=checkpoint,
+            in_flight=limits.in_flight,
+            seconds=EFFECTS_SECONDS,
         )
         self._gathered = WriteCoalescer()
         self._last = checkpoint

@@ -115,11 +115,13 @@ class Candidate:
     Args:
         zk: the session.
         wake: makes :meth:`wait` look again. Set by this object, and by the code that sets its ``stop``.
+        metrics: ``host:port`` where this process serves its metrics, for others to know.
     """
 
-    def __init__(self, zk: ZooKeeperSession, wake: Signal) -> None:
+    def __init__(self, zk: ZooKeeperSession, wake: Signal, metrics: str = "") -> None:
         self._zk = zk
         self._wake = wake
+        self._metrics = metrics
         self._token = zk.runtime.token()
         self._node = self._stand()
 
@@ -174,7 +176,8 @@ class Candidate:
 
     def _stand(self) -> str:
         prefix = node_paths.election_prefix(self._token)
-        return self._zk.create_sequential(prefix, _note(), ephemeral=True)
+        note = CandidateNote(identity(), VERSION, FORMAT, RULES, self._metrics)
+        return self._zk.create_sequential(prefix, msgspec.json.encode(note), ephemeral=True)
 
     def take(self) -> Leadership:
         """Raise the epoch, in one transaction with the check that our election node still exists.
@@ -218,10 +221,6 @@ def known_rules(zk: ZooKeeperSession) -> int:
 def _notes(zk: ZooKeeperSession, names: Iterable[str]) -> list[CandidateNote]:
     found = zk.read_many(f"{node_paths.ELECTION}/{name}" for name in names)
     return [CandidateNote.read(data) for data in found.values()]
-
-
-def _note() -> bytes:
-    return msgspec.json.encode(CandidateNote(identity(), VERSION, FORMAT, RULES))
 
 
 def _turn(node: str) -> int:

@@ -21,12 +21,12 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.log_writer import PendingEntry
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Delete
 from sardonyx.core.events import (
     Acked,
     AnyEvent,
     Completed,
     Declined,
-    Delete,
     Exhausted,
     JobSubmitted,
     Left,
@@ -38,7 +38,7 @@ from sardonyx.core.events import (
     decode_request,
     encode_event,
 )
-from sardonyx.core.names import AUTHOR, is_tag
+from sardonyx.core.names import AUTHOR, is_tag, numbered
 from sardonyx.core.notes import PulseNote
 from sardonyx.core.spec import JobSpec
 from sardonyx.zookeeper.errors import TransactionFailed
@@ -83,6 +83,8 @@ class Intake:
         self._limits = limits
         self._taken: OrderedDict[str, None] = OrderedDict()  # a dict would search ever longer for its oldest key
         self._wake = wake
+        self.left: set[str] = set()
+        """Requests that were read and stay in the inbox, because they cannot be removed."""
         self._requests_came = True
         self._all_requests = False
         self._pulses_read = False
@@ -261,6 +263,7 @@ class Intake:
             self._leadership.commit([Delete(f"{node_paths.INBOX}/{name}")])
         except TransactionFailed as error:
             log.warning("request_not_removed", request=name, error=error.message)
+            self.left.add(name)
 
     def _on_request(self, event: Any) -> None:
         """In kazoo's thread: only signals. A session event counts as well, because it takes the watch away."""
@@ -420,15 +423,3 @@ def kind_in(name: str) -> str:
     """The kind of event that the name of a request gives; empty if the name is not that of a request."""
     front = name.rpartition("-")[0].removesuffix("-")
     return front.rpartition("-")[0]
-
-
-def numbered(name: str) -> tuple[int, str]:
-    """The number that ZooKeeper gave the request, and the uuid before it. A name without a number comes first, and is found
-    unreadable.
-    """
-    front, dash, number = name.rpartition("-")
-    if not (dash and number.isdecimal()):
-        return -1, ""
-    if front.endswith("-"):  # ZooKeeper counts with 32 bits and a sign: after the largest number comes the smallest
-        front, number = front[:-1], f"-{number}"
-    return int(number) & 0xFFFF_FFFF, front.rpartition("-")[2]

@@ -19,7 +19,7 @@ import structlog
 
 from coordinator.core.decide import decide, unfinished
 from coordinator.core.projection import project
-from coordinator.core.state import new_state
+from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from coordinator.loop import event_log, snapshots
@@ -28,6 +28,7 @@ from coordinator.loop.effects_writer import EffectsWriter
 from coordinator.loop.election import RENEW, Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
+from coordinator.loop.leader_metrics import DECIDED, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
@@ -37,20 +38,8 @@ from coordinator.loop.side_effects import LinksWorker, SideEffects
 from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
 from sardonyx.core import node_paths
-from sardonyx.core.events import (
-    RULES,
-    AnyEvent,
-    Create,
-    Delete,
-    Effect,
-    JobPurged,
-    Left,
-    LinksCreated,
-    LinksDeleted,
-    RulesRaised,
-    Set,
-    TreeEffect,
-)
+from sardonyx.core.effects import Create, Delete, Effect, Set, TreeEffect
+from sardonyx.core.events import RULES, AnyEvent, JobPurged, Left, LinksCreated, LinksDeleted, RulesRaised
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Signal
@@ -105,7 +94,9 @@ class Leader:
             rebalance_after=settings.coordinator.rebalance_after,
             keep_jobs=settings.coordinator.keep_jobs,
         )
-        self.state = new_state(settings.deployment)
+        self.state: State = new_state(settings.deployment)
+        self.turned_at: float | None = None
+        """Wall clock of the end of the last turn; None before the first one."""
         self._intake = Intake(leadership, wake=wake.set, limits=limits)
         self._done: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         """Side effects that are done, each as an event that is still to be logged."""
@@ -126,25 +117,50 @@ class Leader:
         self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
-        self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, runtime)
+        self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, self._lends, runtime)
 
     def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
+        began = self._runtime.now()
         try:
             self.take_over()
+            TAKEOVERS.add()
+            TAKEOVER_SECONDS.observe(self._runtime.now() - began)
             while True:
                 self._wake.clear()
                 if stop.is_set():
                     self.settle()
                     return
                 self._leadership.check()
-                before = self.state.n
+                before, began = self.state.n, self._runtime.now()
                 self.turn()
+                TURN_SECONDS.observe(self._runtime.now() - began)
+                self.turned_at = self._runtime.wall()
                 self._raise_rules()
                 if self.state.n == before:
                     self._idle()
         finally:
             self.close()
+
+    @property
+    def epoch(self) -> int:
+        """The number of the leadership."""
+        return self._leadership.epoch
+
+    @property
+    def checkpoint(self) -> int:
+        """The entry up to which all effects are in the tree."""
+        return self._effects.durable
+
+    @property
+    def snapshot(self) -> int:
+        """The entry of the last snapshot that was begun; 0 if there is none."""
+        return self._snapshots.last
+
+    @property
+    def left_in_inbox(self) -> set[str]:
+        """Requests that the leader has read and could not remove. Another thread may ask for them."""
+        return self._intake.left.copy()
 
     def close(self) -> None:
         """Begin no side effects any more; :meth:`lead` does so at its end."""
@@ -163,6 +179,11 @@ class Leader:
         if self._runtime.now() >= self._leadership.renewal_due:
             self._leadership.renew()
         self._wake.wait(self._seconds_to_wait())
+
+    def _lends(self, job: str) -> bool:
+        """Whether the log of a job's state must stay. One that may be deposed cannot tell. May be asked from any thread."""
+        known = self.state.jobs.get(job)
+        return known is None or known.lends or self._runtime.now() > self._leadership.deadline
 
     def _seconds_to_wait(self) -> float:
         now = self._runtime.now()
@@ -196,7 +217,11 @@ class Leader:
     def _handle_requests(self, at: float) -> None:
         """While some requests are decided, the next ones are read and appended, and nodes of sentinels created and deleted."""
         done = self._take_done()
-        created = [event.job for event in done if isinstance(event, LinksCreated) and event.job in self.state.plans]
+        created = [
+            event.job
+            for event in done
+            if isinstance(event, LinksCreated) and not event.revision and event.job in self.state.plans
+        ]
         deleted = [event.job for event in done if isinstance(event, LinksDeleted)]
         sentinels = SentinelNodes(self._leadership, opened=created, closed=deleted)
         scan = self._intake.begin(self.state, at)
@@ -249,6 +274,7 @@ class Leader:
         for n, entry in enumerate(entries, self.state.n + 1):
             slot = slot_left_by(self.state, entry.event)
             effects = self._decide(n, entry.event)
+            DECIDED[type(entry.event)] += 1
             lines.decided(self.state, n, entry.event)
             self._take_effects(n, effects, slot)
         self._publish_missing()

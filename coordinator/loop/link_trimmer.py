@@ -26,12 +26,20 @@ class LinkTrimmer:
     Args:
         trim: deletes what the readers of a job's links have committed as read; returns from how many partitions. May be repeated.
         every: seconds between two rounds.
+        lends: whether the log of a job's state must stay, since another job begins with what it held. Asked from another thread.
         runtime: time and threads.
     """
 
-    def __init__(self, trim: Callable[[str, JobSpec], int], every: float, runtime: Runtime = REAL) -> None:
+    def __init__(
+        self,
+        trim: Callable[[str, JobSpec, Callable[[], bool]], int],
+        every: float,
+        lends: Callable[[str], bool],
+        runtime: Runtime = REAL,
+    ) -> None:
         self._trim = trim
         self._every = every
+        self._lends = lends
         self._runtime = runtime
         self._worker = RetryingWorker("trim", runtime=runtime)
         self._lock = runtime.condition()
@@ -57,7 +65,7 @@ class LinkTrimmer:
 
     def _attempt(self, job: str, spec: JobSpec, _attempt: int) -> bool:
         try:
-            trimmed = self._trim(job, spec)
+            trimmed = self._trim(job, spec, partial(self._lends, job))
             if trimmed:
                 log.debug("links_trimmed", job=job, partitions=trimmed)
         except Exception as error:  # noqa: BLE001 - Kafka is unreachable, or the job has just ended: the next round tries again

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.loop.event_log import FIRST, Entry
+from coordinator.loop.leader_metrics import APPEND_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import FORMAT, RULES, AnyEvent, Create, Delete
+from sardonyx.core.events import FORMAT, RULES, AnyEvent
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, OPERATION_OVERHEAD, Check, Operation
 
 if TYPE_CHECKING:
@@ -199,7 +201,9 @@ class LogWriter:
         self._next = last + 1
         self._rest: list[PendingEntry] = []
         """Entries that do not fill a transaction yet."""
-        self._pipeline = WritePipeline(leadership, "append", LogChain(), durable=last, in_flight=limits.in_flight)
+        self._pipeline = WritePipeline(
+            leadership, "append", LogChain(), durable=last, in_flight=limits.in_flight, seconds=APPEND_SECONDS
+        )
 
     @property
     def full(self) -> bool:

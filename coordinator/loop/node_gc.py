@@ -12,7 +12,7 @@ import structlog
 
 from coordinator.loop.election import Leadership
 from sardonyx.core import node_paths
-from sardonyx.core.events import Delete
+from sardonyx.core.effects import Delete
 from sardonyx.zookeeper.errors import TransactionFailed
 from sardonyx.zookeeper.transactions import Check
 

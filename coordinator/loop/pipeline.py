@@ -17,6 +17,7 @@ from sardonyx.zookeeper.transactions import Operation
 
 if TYPE_CHECKING:
     from coordinator.loop.election import Leadership
+    from sardonyx.runtime.metrics import Histogram
 
 
 class Chain(Protocol):
@@ -34,13 +35,15 @@ class Chain(Protocol):
 class PendingCommit:
     """A transaction in flight. Made by :meth:`WritePipeline.submit`."""
 
-    __slots__ = ("_finish", "_pipeline", "done", "n")
+    __slots__ = ("_finish", "_pipeline", "done", "n", "sent")
 
-    def __init__(self, pipeline: WritePipeline, n: int, finish: Callable[[], None]) -> None:
+    def __init__(self, pipeline: WritePipeline, n: int, finish: Callable[[], None], sent: float) -> None:
         self.n = n
         """The entry up to which the pipeline is durable once this transaction succeeds."""
         self.done = False
         """Whether it is known to have succeeded."""
+        self.sent = sent
+        """When it was sent, by the monotonic clock."""
         self._pipeline = pipeline
         self._finish = finish
 
@@ -63,6 +66,7 @@ class WritePipeline:
         chain: makes each transaction depend on the one before it; None: they are independent.
         durable: the entry up to which everything was durable before.
         in_flight: how many may be in flight at once.
+        seconds: observes how long each transaction takes.
     """
 
     def __init__(
@@ -73,8 +77,10 @@ class WritePipeline:
         *,
         durable: int = 0,
         in_flight: int = DEFAULT.in_flight,
+        seconds: Histogram | None = None,
     ) -> None:
         self._leadership = leadership
+        self._seconds = seconds
         self._chain = chain
         self._before, self._after = f"before-{name}", f"after-{name}"
         self._most = in_flight
@@ -112,7 +118,8 @@ class WritePipeline:
         wanted = list(operations)
         if self._chain is not None:
             wanted = self._chain.link(wanted, self.submitted)
-        pending = PendingCommit(self, self.submitted, self._leadership.begin(wanted))
+        sent = self._leadership.zk.runtime.now()
+        pending = PendingCommit(self, self.submitted, self._leadership.begin(wanted), sent)
         self._in_flight.append(pending)
         return pending
 
@@ -124,6 +131,8 @@ class WritePipeline:
         pending._finish()  # noqa: SLF001 - the two are one thing
         pending.done = True
         self.durable = pending.n
+        if self._seconds is not None:
+            self._seconds.observe(self._leadership.zk.runtime.now() - pending.sent)
         failpoint(self._after)
 
     def drain(self) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from coordinator.core.state import State
+from coordinator.core.state import Job, State
 from coordinator.loop.election import Leadership
-from coordinator.loop.side_effects import LinksWorker
+from coordinator.loop.side_effects import LinksEffect, LinksWorker, Rewired
 from coordinator.loop.slot_fencing import SlotFencer
 from sardonyx.core import node_paths
-from sardonyx.core.events import AnyEvent, Delete, DeletePulse, Evicted, Left, OuterEffect, PeerDied, TaskFailed
+from sardonyx.core.effects import ChangeLinks, Delete, DeletePulse, DropLinks, OuterEffect
+from sardonyx.core.events import AnyEvent, Evicted, Left, PeerDied, TaskFailed
 from sardonyx.core.slot import Slot
 from sardonyx.zookeeper.errors import TransactionFailed
 
@@ -36,6 +37,10 @@ def slot_left_by(state: State, event: AnyEvent) -> Slot | None:
 def is_vacant(state: State, slot: Slot) -> bool:
     """Whether no peer holds a slot. May be asked from any thread while the leader decides."""
     job = state.jobs.get(slot.job)
+    if (
+        job is not None and slot.task not in job.tasks
+    ):  # a change has removed the task, and all its slots were fenced for that
+        return False
     return job is None or slot.number not in list(job.tasks[slot.task].peers.values())
 
 
@@ -91,7 +96,18 @@ class SideEffectQueue:
             elif isinstance(effect, DeletePulse):
                 self._delete_pulse(n, effect.peer)
             elif effect.job in state.jobs:  # otherwise its links are gone, and it was purged after this entry
-                self._links.submit(n, effect, state.jobs[effect.job].spec)
+                self._begin(n, effect, state.jobs[effect.job])
+
+    def _begin(self, n: int, effect: LinksEffect, job: Job) -> None:
+        """Those of a change are not begun if the job has ended since: all of it is deleted then."""
+        if isinstance(effect, ChangeLinks):
+            if job.next_spec is not None and job.switching:
+                self._links.submit(n, effect, job.next_spec, Rewired(job.spec, dict(job.facts or {}), job.revision + 1))
+        elif isinstance(effect, DropLinks):
+            if job.gone_spec is not None:
+                self._links.submit(n, effect, job.spec, Rewired(job.gone_spec, {}, job.revision, job.lends))
+        else:
+            self._links.submit(n, effect, job.spec)
 
     def _fence(self, state: State, n: int, slot: Slot) -> None:
         if self._left[slot] > n:  # another peer has got it since, and has left it too: it is fenced then

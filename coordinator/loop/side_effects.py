@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import msgspec
 import structlog
 
+from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks, ReadLinks
 from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
-    CreateLinks,
-    DeleteLinks,
     LastCommits,
     LinkFacts,
     LinksCreated,
     LinksDeleted,
+    LinksDropped,
     LinksFailed,
+    LinksRead,
     encode_event,
 )
 from sardonyx.core.slot import Slot
@@ -37,8 +39,23 @@ THREADS = 4
 ATTEMPTS = 5
 """How often the creation of links is tried when it fails in a way that is not an answer, before the job fails."""
 
-LinksEffect = CreateLinks | DeleteLinks
+LinksEffect = CreateLinks | ReadLinks | DeleteLinks | ChangeLinks | DropLinks
+Since = dict[str, dict[str, list[int | None]]]
+"""By task and topic, the committed offset in each partition; None where nothing was committed."""
 log = structlog.get_logger()
+
+
+class Rewired(NamedTuple):
+    """A job whose queues are changed."""
+
+    before: JobSpec
+    """By which it has run so far."""
+    facts: dict[str, LinkFacts]
+    """Of its links so far."""
+    revision: int
+    """The revision that takes over, or has taken over."""
+    lends: bool = False
+    """Whether another job begins with a state that it had, maybe of a task that the change has removed."""
 
 
 class SideEffects(Protocol):
@@ -53,12 +70,28 @@ class SideEffects(Protocol):
         a few times.
         """
 
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        """Return what the groups of an ended job had committed last, as soon as they have no member. Whatever it raises, it is
+        tried again.
+        """
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         """Delete a job's links. Returns what the job's groups had committed last. Whatever it raises, it is tried again."""
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
-        """Delete from a running job's links what their readers have committed as read. Returns from how many partitions. What it
-        raises is logged, and a later round tries again.
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        """Fence the slots of the tasks whose queues change, so that they commit nothing more by the spec before; then create the
+        job's new links. Returns the facts of all its links, and where its tasks stand. Raises as :meth:`create_links`.
+        """
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        """Delete the links and groups that a job had by the spec before and has no more; but if it lends, no logs of states: they
+        go when it is forgotten. Whatever it raises, it is tried again.
+        """
+
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+        """Delete from a running job's links what their readers have committed as read, and keep Kafka from forgetting the
+        positions of tasks without peers. Once the positions are known, ``lends`` tells whether logs of states must stay. Returns
+        from how many partitions it deleted. What it raises is logged, and a later round tries again.
         """
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
@@ -100,19 +133,19 @@ class LinksWorker:
         self.begun: set[str] = set()
         """Jobs whose links this one has begun to create and not to delete."""
 
-    def submit(self, n: int, effect: LinksEffect, spec: JobSpec) -> None:
-        """Have an effect of entry ``n`` carried out, after those of the same job."""
-        self._worker.submit(effect.job, partial(self._attempt, n, effect, spec))
+    def submit(self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None = None) -> None:
+        """Have an effect of entry ``n`` carried out, after those of the same job. ``rewired``: of a change."""
+        self._worker.submit(effect.job, partial(self._attempt, n, effect, spec, rewired))
 
     def close(self) -> None:
         """Begin nothing more. What runs is left to end by itself; the next leader finds out how it ended."""
         self._worker.close()
 
-    def _attempt(self, n: int, effect: LinksEffect, spec: JobSpec, attempt: int) -> bool:
+    def _attempt(self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, attempt: int) -> bool:
         creates = isinstance(effect, CreateLinks)
         (self.begun.add if creates else self.begun.discard)(effect.job)
         failpoint("before-side-effect")
-        event = self._run(n, effect, spec, attempt)
+        event = self._run(n, effect, spec, rewired, attempt)
         failpoint("after-side-effect")
         if self._worker.closed:  # `begun` says so too, to a leader that closes this right now
             if creates:
@@ -121,19 +154,28 @@ class LinksWorker:
             self._done(event)
         return event is not None
 
-    def _run(self, n: int, effect: LinksEffect, spec: JobSpec, attempt: int) -> AnyEvent | None:
+    def _run(
+        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, attempt: int
+    ) -> AnyEvent | None:
         """The event that the effect ends as; None if it is to be tried again."""
         job = effect.job
+        revision = 0 if rewired is None else rewired.revision
         try:
-            if isinstance(effect, DeleteLinks):
-                return _with_positions(job, self._side_effects.delete_links(job, spec))
-            return _fitting(LinksCreated(job=job, links=self._side_effects.create_links(job, spec)))
+            if isinstance(effect, ReadLinks | DeleteLinks):
+                return self._run_at_the_end(effect, spec)
+            if rewired is None:
+                return _fitting(LinksCreated(job=job, links=self._side_effects.create_links(job, spec)))
+            if isinstance(effect, DropLinks):
+                self._side_effects.drop_links(job, spec, rewired)
+                return LinksDropped(job=job, revision=revision)
+            links, since = self._side_effects.change_links(job, spec, rewired)
+            return _fitting(LinksCreated(job=job, links=links, revision=revision, since=since))
         except Exception as error:  # whatever it was, it ends as an event or it is tried again
             answered = isinstance(error, SardonyxError) and not isinstance(error, SetupError)
-            if isinstance(effect, CreateLinks) and (answered or attempt >= ATTEMPTS):
-                return LinksFailed(job=job, error=failure_of(error, where={"job": job}))
+            if isinstance(effect, CreateLinks | ChangeLinks) and (answered or attempt >= ATTEMPTS):
+                return LinksFailed(job=job, error=failure_of(error, where={"job": job}), revision=revision)
             log.warning(
-                "links_not_deleted" if isinstance(effect, DeleteLinks) else "links_not_created",
+                "links_not_deleted" if isinstance(effect, ReadLinks | DeleteLinks | DropLinks) else "links_not_created",
                 n=n,
                 job=job,
                 attempt=attempt,
@@ -141,6 +183,28 @@ class LinksWorker:
                 exc_info=not isinstance(error, SardonyxError),
             )
             return None
+
+    def _run_at_the_end(self, effect: ReadLinks | DeleteLinks, spec: JobSpec) -> AnyEvent:
+        job = effect.job
+        if isinstance(effect, ReadLinks):
+            return _read(job, self._side_effects.read_links(job, spec))
+        return _with_positions(job, self._side_effects.delete_links(job, spec))
+
+
+def _read(job: str, last: LastCommits) -> LinksRead:
+    """The event, with as much of it as an entry of the log can hold; the newest checkpoints count most."""
+    event = LinksRead(job=job, counts=last.counts, positions=last.positions, checkpoints=last.checkpoints, end=last.end)
+    while (size := len(encode_event(event))) > ENTRY_LIMIT and event.checkpoints:
+        log.warning("checkpoint_not_kept", job=job, size=size, limit=ENTRY_LIMIT, at=event.checkpoints[0].at)
+        event = msgspec.structs.replace(event, checkpoints=event.checkpoints[1:])
+    if size > ENTRY_LIMIT and event.end is not None:
+        log.warning("states_not_kept", job=job, size=size, limit=ENTRY_LIMIT)
+        event = msgspec.structs.replace(event, end=None)
+        size = len(encode_event(event))
+    if size > ENTRY_LIMIT:
+        log.warning("positions_not_kept", job=job, size=size, limit=ENTRY_LIMIT, positions=event.positions)
+        event = msgspec.structs.replace(event, positions={})
+    return event
 
 
 def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
@@ -156,6 +220,10 @@ def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
 def _fitting(event: LinksCreated) -> AnyEvent:
     """The event, or the job's failure if the facts of its links are too large for the log."""
     size = len(encode_event(event))
+    if size > ENTRY_LIMIT and event.since:
+        log.warning("positions_not_kept", job=event.job, size=size, limit=ENTRY_LIMIT, positions=event.since)
+        event = msgspec.structs.replace(event, since={})
+        size = len(encode_event(event))
     if size <= ENTRY_LIMIT:
         return event
     partitions = sum(facts.partitions for facts in event.links.values())
@@ -166,4 +234,4 @@ def _fitting(event: LinksCreated) -> AnyEvent:
         fix="split the job, or read topics with fewer partitions",
         where={"job": event.job},
     )
-    return LinksFailed(job=event.job, error=error)
+    return LinksFailed(job=event.job, error=error, revision=event.revision)

@@ -24,7 +24,8 @@ from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
-from sardonyx.core.events import FORMAT, Create, Delete, Set
+from sardonyx.core.effects import Create, Delete, Set
+from sardonyx.core.events import FORMAT
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings_sections import CoordinatorSettings
 from sardonyx.zookeeper.errors import TransactionFailed
@@ -155,6 +156,11 @@ class SnapshotSchedule:
     def _started(self, n: int, size: int) -> None:
         self._last = n
         self._distance = max(self._settings.snapshot_every, size // STATE_AN_ENTRY)
+
+    @property
+    def last(self) -> int:
+        """The entry of the snapshot that was begun last; 0 if there is none."""
+        return self._last
 
     def due(self, n: int) -> bool:
         """Whether the state after entry ``n`` should be stored."""

@@ -83,7 +83,7 @@ def make_job(topic: str | None = None, end: str | None = None) -> Job:
         end: where the topic ends, as for ``kafka``. None: the job runs until it is stopped.
     """
     topic = topic or os.environ.get("FRAUD_TOPIC")
-    job = Job("fraud", doc="Alerts for cards that are tried out, and for large payments that nobody confirms")
+    job = Job("fraud", doc="Alerts for cards that are tried out, and for large payments that no customer confirms")
     source = kafka(topic, schema=SCHEMA, start="earliest", end=end) if topic else generator(20_000, columns=GENERATED)
     payments = job.input("read", source, time=event_time("at", delay="10 s", idle="1 min" if topic else None))
     alerts = job.keyed(

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import (
+    acl_commands,
     backup_commands,
+    bundle_commands,
     clock_commands,
     cluster_commands,
     diff_commands,
     dlq_commands,
+    going_back_commands,
     inspect_commands,
     job_commands,
     link_commands,
@@ -23,6 +26,7 @@ from sardonyx.cli import (
     state_commands,
     topic_commands,
     upgrade_commands,
+    web_commands,
 )
 from sardonyx.cli.call import Call, local, our_version
 
@@ -43,6 +47,8 @@ dlq_app = typer.Typer(
 )
 link_app = typer.Typer(help="Show the links of a job: the queues between its tasks.", no_args_is_help=True)
 state_app = typer.Typer(help="Show what the tasks of a job keep.", no_args_is_help=True)
+acl_app = typer.Typer(help="Print, check and set what each role may do.", no_args_is_help=True)
+bundle_app = typer.Typer(help="Make keys that sign the code of jobs.", no_args_is_help=True)
 topic_app = typer.Typer(help="Create, list and peek into Kafka topics.", no_args_is_help=True)
 log_app = typer.Typer(help="Show, verify, export and replay the coordinator's log.", no_args_is_help=True)
 
@@ -75,17 +81,21 @@ cluster_commands.register(app)
 clock_commands.register(app)
 backup_commands.register(app)
 job_commands.register(app, job_app)
+going_back_commands.register(job_app)
 progress_commands.register(job_app)
 purge_commands.register(job_app)
 diff_commands.register(job_app)
 inspect_commands.register(app)
 upgrade_commands.register(app)
+web_commands.register(app)
 peer_commands.register(peers_app)
 share_commands.register(cluster_app, job_app)
 dlq_commands.register(dlq_app)
 link_commands.register(link_app)
-state_commands.register(state_app)
+state_commands.register(state_app, job_app)
 topic_commands.register(topic_app)
+acl_commands.register(acl_app)
+bundle_commands.register(bundle_app)
 log_commands.register(log_app)
 app.add_typer(job_app, name="job")
 app.add_typer(cluster_app, name="cluster")
@@ -94,4 +104,6 @@ app.add_typer(dlq_app, name="dlq")
 app.add_typer(link_app, name="link")
 app.add_typer(state_app, name="state")
 app.add_typer(topic_app, name="topic")
+app.add_typer(acl_app, name="acl")
+app.add_typer(bundle_app, name="bundle")
 app.add_typer(log_app, name="log")

@@ -11,6 +11,7 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected, our_version
 from sardonyx.cli.event_text import clock
+from sardonyx.cli.log_commands import tree_of
 from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ def backup(call: Call, file: File) -> None:
     The file holds the jobs' secrets. Only its owner can read it.
     """
     from coordinator.history.backup import write
-    from sardonyx.cli.log_commands import tree_of
 
     with tree_of(call) as zk:
         header = write(zk, file, our_version())

@@ -18,6 +18,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,7 +122,7 @@ class Call:
 
     def put(self, line: str) -> None:
         """A line of the result, on stdout."""
-        typer.echo(line)
+        typer.echo(printable(line))
 
     def put_json(self, value: Any) -> None:
         """A result as one line of JSON, on stdout."""
@@ -129,7 +130,7 @@ class Call:
 
     def say(self, line: str) -> None:
         """A remark, on stderr."""
-        typer.echo(line, err=True)
+        typer.echo(printable(line), err=True)
 
     def warn(self, warnings: Iterable[Failure]) -> None:
         """Show what is probably not meant, on stderr."""
@@ -231,6 +232,13 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
 
 def _console(stream: typing.TextIO) -> Console:
     from rich.console import Console
+    from rich.text import Text
+
+    class Printable(Console):
+        """Lines, and cells of tables, without control characters."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
 
     # In a pipe or a log file, lines are not folded at 80 columns.
-    return Console(file=stream, highlight=False, width=None if stream.isatty() else 160, soft_wrap=False)
+    return Printable(file=stream, highlight=False, width=None if stream.isatty() else 160, soft_wrap=False)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sardonyx.cli import report
+from sardonyx.cli.arguments import Spec, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.job_commands import Silence, Spec, Timeout, duration_of, end_error, upstream_of
+from sardonyx.cli.job_end import Silence, end_error, upstream_of
+from sardonyx.cli.web_commands import require_installed
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
-    from sardonyx.cli.daemons import Daemons, StopRequest
+    from sardonyx.cli.daemons import StopRequest
     from sardonyx.cli.profile import TaskProfile
     from sardonyx.client.client import JobHandle
     from sardonyx.client.views import JobView
+    from sardonyx.dev.daemons import Daemons
     from sardonyx.job.load import LoadedJob
     from sardonyx.runtime.settings import Settings
 
@@ -39,6 +43,8 @@ WATCH_EVERY = 0.5
 """Seconds between two looks at a job of `run`."""
 KILL_PATIENCE = 15.0
 """Seconds that `run` waits for a job's end after it killed the job."""
+ENVIRONMENT = "environment"
+"""The file beside the data of embedded services that a shell reads, to reach them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -104,12 +110,14 @@ def dev(
             help="Number of ZooKeeper servers, and of Kafka brokers; 3 for a cluster.",
         ),
     ] = 1,
+    no_web: Annotated[bool, typer.Option("--no-web", help="Do not serve the pages of `sardonyx web`.")] = False,
 ) -> None:
-    """Run ZooKeeper, Kafka, a coordinator and peers on this machine until Ctrl-C.
+    """Run ZooKeeper, Kafka, a coordinator, peers and the pages of `web` on this machine until Ctrl-C.
 
     Kafka creates no topics by itself: `sardonyx topic create` does.
     """
-    from sardonyx.cli.daemons import local_daemons, stop_request
+    from sardonyx.cli.daemons import stop_request
+    from sardonyx.dev.daemons import local_daemons
 
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
@@ -120,20 +128,25 @@ def dev(
             fix="leave out --cluster, or do not set the addresses; --services-only starts embedded services in any case",
         )
     with stop_request() as stop, contextlib.ExitStack() as stack:
-        if not services_only and _configured(settings):
+        own = services_only or not _configured(settings)
+        if own:
+            settings, folder = stack.enter_context(embedded(call, settings, cluster))
+        else:
             _require_both(settings)
             folder = _log_folder(settings, stack)
-        else:
-            settings, folder = stack.enter_context(embedded(call, settings, cluster))
         daemons = None
         if not services_only:
             count = peers or settings.peer.virtual_peers
-            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count))
+            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count, telling=not no_web))
             _say_daemons(call, count, folder)
+        pages = None if services_only or no_web else _pages(call, settings, folder, stack)
+        environment = folder / ENVIRONMENT if own else None
         if call.json:
-            call.put_json({"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers})
+            addresses = {"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers}
+            more = {"environment": environment and str(environment), "web": pages}
+            call.put_json({**addresses, **{key: value for key, value in more.items() if value}})
         else:
-            _put_addresses(call, settings)
+            _put_addresses(call, settings, pages, environment)
         while not stop.wait(1.0):
             if daemons is not None:
                 daemons.check()
@@ -149,10 +162,14 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="Show how long the batches took, by task and step.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve the pages of `sardonyx web` while the job runs, and say where.")
+    ] = False,
 ) -> int:
     """Run a job and show its results. Starts its own services if none are configured, and stops them at the end."""
-    from sardonyx.cli.daemons import local_daemons, stop_request
+    from sardonyx.cli.daemons import stop_request
     from sardonyx.cli.profile import must_be_ours, profiled, read_profile
+    from sardonyx.dev.daemons import local_daemons
     from sardonyx.job.load import load
 
     wait = duration_of(timeout)
@@ -175,8 +192,12 @@ def run(
             folder = folder if embedded_here else _log_folder(settings, stack)
             measured = folder / "peer-metrics.json"
             told = profiled(settings, measured) if profile else settings
-            daemons = stack.enter_context(local_daemons(told, folder, virtual_peers=count))
+            daemons = stack.enter_context(local_daemons(told, folder, virtual_peers=count, telling=web))
             _say_daemons(call, count, folder)
+        if web:
+            require_installed()
+            folder = folder if embedded_here or daemons is not None else _log_folder(settings, stack)
+            _pages(call, settings, folder, stack)
         if stop.asked:  # while the services were starting
             raise KeyboardInterrupt
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
@@ -196,12 +217,13 @@ def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple
 
     began = time.monotonic()
     call.say("starting embedded ZooKeeper and Kafka")
-    with embedded_services(settings.data_dir, servers=servers) as services:
+    with embedded_services(settings.data_dir, servers=servers, private=True) as services:
         kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
         call.say(
             f"they are ready after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})"
         )
-        addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
+        addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
+        _write_environment(services.data_dir / ENVIRONMENT, addresses)
         flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
         yield load_settings(**{**flags, **addresses}), services.data_dir
 
@@ -334,12 +356,45 @@ def _say_daemons(call: Call, count: int | Literal["auto"], folder: Path) -> None
     call.say(f"a coordinator and {peers} run here; their logs are in {folder}")
 
 
-def _put_addresses(call: Call, settings: Settings) -> None:
+def _pages(call: Call, settings: Settings, folder: Path, stack: contextlib.ExitStack) -> str | None:
+    """Serve the pages until the stack is closed, and say where; None, and why, if they are not installed."""
+    from sardonyx.cli.daemons import local_pages
+
+    try:
+        require_installed()
+    except SardonyxError as error:
+        call.say(f"without the pages of `sardonyx web`: {error.fix}")
+        return None
+    address = stack.enter_context(local_pages(settings, folder))
+    call.say(f"pages at {address}")
+    return address
+
+
+def _write_environment(path: Path, given: Mapping[str, str]) -> None:
+    """Write a file for a shell to read, which only its owner may read.
+
+    Args:
+        path: of the file.
+        given: settings by dotted key.
+    """
+    from sardonyx.runtime.settings import variable
+
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_text("".join(f"export {variable(key)}={shlex.quote(value)}\n" for key, value in given.items()), "utf-8")
+
+
+def _put_addresses(call: Call, settings: Settings, pages: str | None, environment: Path | None) -> None:
     from sardonyx.runtime.settings import variable
 
     zookeeper, kafka = settings.zookeeper.hosts, settings.kafka.bootstrap_servers
     call.put(f"ZooKeeper {zookeeper}")
     call.put(f"Kafka     {kafka}")
+    if pages is not None:
+        call.put(f"pages     {pages}")
     call.put("for other terminals:")
-    call.put(f"export {variable('zookeeper.hosts')}={zookeeper} {variable('kafka.bootstrap_servers')}={kafka}")
+    if environment is None:
+        call.put(f"export {variable('zookeeper.hosts')}={zookeeper} {variable('kafka.bootstrap_servers')}={kafka}")
+    else:
+        call.put(f". {shlex.quote(str(environment))}")
     call.put("Ctrl-C stops everything")

@@ -1,20 +1,25 @@
-"""A coordinator and a peer daemon as child processes of ``run`` and ``dev``; and the request to stop."""
+"""The pages as a child process of ``run`` and ``dev``; and the request to stop."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import select
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from sardonyx.core.errors import SetupError
-from sardonyx.runtime.child_process import ChildProcess, start_child
-from sardonyx.runtime.java import find_java
+from sardonyx.cli.web_commands import require_installed
+from sardonyx.client.ids import asker
+from sardonyx.core.names import is_name
+from sardonyx.dev.daemons import Daemons
+from sardonyx.runtime.child_process import start_child
 
 if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
@@ -23,65 +28,49 @@ INTERRUPTED = 130
 """Exit code of a process that Ctrl-C ended."""
 _SHOW_CURSOR = b"\x1b[?25h\n"  # live bars hide it
 
-DRAIN = 20.0
-"""Seconds that a daemon has to finish its batch after SIGTERM before it is killed."""
-
-
-class Daemons:
-    """One coordinator and one peer daemon, which die with us. Made by :func:`local_daemons`."""
-
-    def __init__(self, children: list[ChildProcess]) -> None:
-        self._children = children
-
-    def stop(self) -> None:
-        """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
-        for child in reversed(self._children):
-            child.stop(DRAIN)
-
-    def check(self) -> None:
-        """Raises ``SX-DAEMON-DIED``, with its last lines, if one of them has ended by itself."""
-        for child in self._children:
-            code = child.poll()
-            if code is not None:
-                tail = child.log_tail(30)
-                raise SetupError(
-                    "SX-DAEMON-DIED",
-                    f"the local {child.name} ended with exit code {code}",
-                    cause=f"its last lines were:\n{tail}" if tail else "it wrote nothing",
-                    fix="look for the cause in the lines above; `sardonyx doctor` checks what a daemon needs",
-                    where={"log": child.log_path},
-                )
+ADDRESS = re.compile(r"^http://\S+$", re.MULTILINE)
+"""What `sardonyx web` prints when it serves."""
 
 
 @contextlib.contextmanager
-def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int | Literal["auto"]) -> Iterator[Daemons]:
-    """Run both for as long as the block runs; then peers first, so that they can still tell the coordinator.
+def local_pages(settings: Settings, folder: Path) -> Iterator[str]:
+    """Serve the pages of ``sardonyx web`` for as long as the block runs; gives their address, with a token.
+
+    Only who has the token may look, and act: the user of this process. Other users of this machine reach the port too.
 
     Args:
-        settings: what both are given, by environment: with the addresses of running services.
-        folder: where ``coordinator.log`` and ``peer.log`` are written.
-        virtual_peers: of the peer daemon, as in the setting.
+        settings: with the addresses of running services.
+        folder: where ``web.log`` and the token are written.
 
     Raises:
-        SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``: said here, and not by way of a daemon that dies of it.
+        SetupError: ``SX-WEB-MISSING``; ``SX-DAEMON-DIED``: it did not begin, with its last lines.
     """
-    find_java()
-    children: list[ChildProcess] = []
-    daemons = Daemons(children)
-    commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
+    require_installed()
+    token, tokens = secrets.token_hex(32), folder / "web.tokens"
+    tokens.unlink(missing_ok=True)
+    tokens.touch(0o600)
+    tokens.write_text(f"{_own_name()} operator {token}\n", "utf-8")
+    child = start_child(
+        [sys.executable, "-m", "sardonyx", "web", "--tokens", str(tokens)],
+        name="web",
+        log_path=folder / "web.log",
+        env=settings.environment(),
+    )
+    daemons = Daemons([child])
     try:
-        for name, arguments in commands:
-            children.append(
-                start_child(
-                    [sys.executable, "-m", "sardonyx", name, *arguments],
-                    name=name,
-                    log_path=folder / f"{name}.log",
-                    env=settings.environment(),
-                )
-            )
-        yield daemons
+        while not (found := ADDRESS.search(child.log_tail(30))):
+            daemons.check()
+            time.sleep(0.1)
+        yield f"{found[0]}#token={token}"
     finally:
         daemons.stop()
+        tokens.unlink(missing_ok=True)
+
+
+def _own_name() -> str:
+    """The user of this process, as tokens name people."""
+    name = asker().partition("@")[0]
+    return name if is_name(name) else "user"
 
 
 class StopRequest:

@@ -1,14 +1,16 @@
-"""``sardonyx job diff``: in what a new version of a job differs, and how that can be carried out."""
+"""``sardonyx job diff``, ``job try`` and ``job change``: what a new version of a job changes, and to have the job go on by it."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sardonyx.cli import report
+from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.job_commands import Spec
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.names import is_job_id
 
@@ -27,8 +29,10 @@ DIFFERENT = 1
 
 
 def register(job_app: typer.Typer) -> None:
-    """Put the command where it belongs."""
+    """Put the commands where they belong."""
     connected(job_app, "diff")(diff)
+    connected(job_app, "try", kafka=True)(try_task)
+    connected(job_app, "change", kafka=True)(change)
 
 
 def diff(
@@ -60,6 +64,96 @@ def diff(
     return DIFFERENT if exit_code and not found.equal else report.COMPLETED
 
 
+def try_task(
+    call: Call,
+    job: JobId,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task with a function and without state.")],
+    spec: Spec,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, max=1_000_000, metavar="N", help="How many of the last rows to take.")
+    ] = 1_000,
+    show: Annotated[int, typer.Option("--show", min=0, metavar="N", help="How many differences to show.")] = 10,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, and with 0 if nothing does.")
+    ] = False,
+) -> int:
+    """Run another version of a task's function on the last rows of its links, beside the version that runs.
+
+    It shows which rows become others, come or go, and for which records one of the two raises. Nothing is committed or written.
+    """
+    from sardonyx.cli.trial_text import trial_lines
+    from sardonyx.job.load import load
+
+    loaded = load(spec)
+    call.warn(loaded.warnings)
+    with (
+        call.client() as client,
+        call.patience("Kafka"),
+        contextlib.redirect_stdout(sys.stderr),
+    ):  # what functions print
+        found = client.job(job).try_task(task, loaded, rows, show)
+    if call.json:
+        call.put_json(found)
+    else:
+        for line in trial_lines(found):
+            call.put(line)
+    return DIFFERENT if exit_code and not found.same else report.COMPLETED
+
+
+def change(
+    call: Call,
+    job: JobId,
+    spec: Spec,
+    drop: Annotated[
+        list[str],
+        typer.Option(
+            "--drop",
+            metavar="TASK",
+            help="A task that the new version no longer has, or a queue between two tasks that stay (FROM.TO): its unread rows "
+            "and its state are lost. For each of several, say it again.",
+        ),
+    ] = [],  # noqa: B006 - typer makes a list of its own
+    drain: Annotated[
+        list[str],
+        typer.Option(
+            "--drain",
+            metavar="TASK",
+            help="The same, but what is unread is read first: nothing new comes to the task while that lasts.",
+        ),
+    ] = [],  # noqa: B006
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Tell rows apart by their time: those before TIME (ISO 8601, or a row's number) go the old way, those from it "
+            "on the new one. Tasks that go are read to the end, and need not be named.",
+        ),
+    ] = None,
+    timeout: Timeout = None,
+) -> None:
+    """Have a running job go on by another version of it, with the queues, positions and states that it has.
+
+    It waits until no peer works by the old version. `job diff` says beforehand what differs. With `--at` it waits until the job's
+    clock has passed that time; if it is ended before, give the same command again.
+    """
+    from sardonyx.job.load import load
+
+    loaded = load(spec)
+    call.warn(loaded.warnings)
+    what = "its peers to commit the batch in hand and leave" if at is None else f"its clock to pass {at}"
+    with call.client() as client, call.patience(what):
+        handle = client.job(job)
+        before = handle.status(live=False).revision
+        revision = handle.change(loaded, duration_of(timeout), drop=drop, drain=drain, at=at)
+    if call.json:
+        call.put_json({"id": handle.id, "revision": revision, "changed": revision > before})
+    elif revision == before:
+        call.put(f"job {handle.id} is like that already (revision {revision})")
+    else:
+        call.put(f"job {handle.id} goes on by revision {revision}")
+
+
 def _diff(call: Call, job: str, loaded: LoadedJob) -> JobDiff:
     """The differences from a job of the deployment, or from a spec: what cannot be a job's id is one."""
     if is_job_id(job):
@@ -83,7 +177,7 @@ def _read(data: dict[str, Any]) -> JobDiff:
 
 def _masked(data: Any) -> Any:
     """The data of a diff without its secrets: a difference tells in ``field`` what its values are."""
-    from sardonyx.runtime.settings_sections import MASK, is_secret, masked
+    from sardonyx.core.secrets import MASK, is_secret, masked
 
     if isinstance(data, list):
         return [_masked(each) for each in data]

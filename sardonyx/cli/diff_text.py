@@ -14,7 +14,7 @@ from sardonyx.cli.graph_text import describe
 from sardonyx.core.diff_ways import Way
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import Graph
-from sardonyx.core.job_diff import Difference, JobDiff, LinkDiff, TaskDiff
+from sardonyx.core.job_diff import Difference, JobDiff, LinkDiff, Refusal, TaskDiff
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.text import counted, listed, plural, shorten
 
@@ -50,7 +50,7 @@ def diff_lines(diff: JobDiff, spec: str) -> list[str]:
         diff: the differences. Values of secrets are shown as they are.
         spec: the new version, as the user named it.
     """
-    lines = [_headline(diff, spec)]
+    lines = [_headline(diff, spec), *([diff.waits] if diff.waits else [])]
     if diff.job:
         lines += ["job", *(_difference(each, diff, "  ") for each in diff.job)]
     for title, parts in (("tasks", diff.tasks), ("links", diff.links)):
@@ -61,11 +61,19 @@ def diff_lines(diff: JobDiff, spec: str) -> list[str]:
     return [*lines, *(f"  {line}" for line in _how(diff, spec))]
 
 
-def commands(diff: JobDiff, spec: str) -> dict[Way, list[str]]:
-    """The commands of each way in which all differences, or of ``scale`` and ``keep`` some, can be carried out, in order."""
+def commands(diff: JobDiff, spec: str) -> dict[str, list[str]]:
+    """The commands of each way in which all differences, or of ``scale`` and ``keep`` some, can be carried out, in order.
+
+    ``change-at``: in the running job, by the times of its rows.
+    """
     new = shlex.quote(spec)
     end = [] if not diff.running else [f"sardonyx job {'await' if diff.bounded else 'stop'} {diff.before}"]
-    found: dict[Way, list[str]] = {"scale": _scale(diff), "keep": _keep(diff)}
+    found: dict[str, list[str]] = {"scale": _scale(diff), "keep": _keep(diff)}
+    if "change" in diff.ways and diff.running and not diff.equal:
+        drop = "".join(f" --drop {name}" for name in diff.drop)
+        found["change"] = [f"sardonyx job change {diff.before} {new}{drop}"]
+    if diff.at_a_time:
+        found["change-at"] = [f"sardonyx job change {diff.before} {new} --at {diff.waits_until or 'TIME'}"]
     if "resume" in diff.ways:
         found["resume"] = [*end, f"sardonyx job submit {new} --resume {diff.before}"]
     found["start"] = [*end, f"sardonyx job show {diff.before}", f"sardonyx job submit {new}"]
@@ -142,6 +150,8 @@ def _remark(each: Difference, diff: JobDiff) -> str:
         words.append("`job scale` changes it in the running job")
     if "keep" in each.ways:
         words.append("`link keep` changes it in the running job")
+    if diff.running and "change" not in each.ways:
+        words.append("`job change` does not take it")
     if "resume" not in each.ways and _some_refused(diff):
         words.append("`--resume` does not take it")
     return f"  ({'; '.join(words)})" if words else ""
@@ -149,7 +159,12 @@ def _remark(each: Difference, diff: JobDiff) -> str:
 
 def _some_refused(diff: JobDiff) -> bool:
     """Whether a resume is refused only for some of what differs."""
-    return bool(diff.refusals) and all(refusal.link for refusal in diff.refusals)
+    found = _refusals(diff, "resume")
+    return bool(found) and all(refusal.link for refusal in found)
+
+
+def _refusals(diff: JobDiff, way: Way) -> list[Refusal]:
+    return [refusal for refusal in diff.refusals if refusal.way == way]
 
 
 def _how(diff: JobDiff, spec: str) -> Iterator[str]:
@@ -158,11 +173,22 @@ def _how(diff: JobDiff, spec: str) -> Iterator[str]:
     if not diff.equal and all(each.kind == "doc" for each in diff.differences):
         yield "only descriptions differ: the next version may carry them"
         return
+    whole = all({"scale", "keep"}.intersection(each.ways) for each in diff.differences)
     if here:
-        yield f"{'' if diff.in_place else f'{_parts(here)} of it '}in the running job, at once:"
+        yield f"{'' if whole else f'{_parts(here)} of it '}in the running job, at once:"
         yield from _indented(here)
-    if diff.refusals:
-        yield from _refused(diff)
+    if "change" in found and not whole:
+        lost = f"; unread rows and states of {listed(diff.drop)} go" if diff.drop else ""
+        yield f"{'or ' if diff.in_place and here else ''}in the running job, when its peers have left{lost}:"
+        yield from _indented(found["change"])
+        if "change-at" in found:
+            waits = "or so that rows before a time go the old way to its end, and those from it on the new one:"
+            yield "or at that time, as it has begun:" if diff.waits else waits
+            yield from _indented(found["change-at"])
+    elif _refusals(diff, "change") and not whole:
+        yield from _refused(diff, "change", "job change")
+    if _refusals(diff, "resume"):
+        yield from _refused(diff, "resume", "job submit --resume")
     if diff.equal:
         return
     before = "or " if diff.in_place else ""
@@ -176,13 +202,17 @@ def _how(diff: JobDiff, spec: str) -> Iterator[str]:
         yield from _indented(found["start"])
 
 
-def _refused(diff: JobDiff) -> Iterator[str]:
-    yield "`job submit --resume` would refuse it:"
-    for refusal in diff.refusals[:MOST_REFUSALS]:
-        yield from _indented(str(SardonyxError.from_failure(refusal.failure)).splitlines())
-    if len(diff.refusals) > MOST_REFUSALS:
-        yield f"  and {counted(len(diff.refusals) - MOST_REFUSALS, 'more reason')}; --json gives all"
-    taken = sum("resume" in each.ways for each in diff.differences)
+def _refused(diff: JobDiff, way: Way, command: str) -> Iterator[str]:
+    refusals = _refusals(diff, way)
+    yield f"`{command}` would refuse it:"
+    for refusal in refusals[:MOST_REFUSALS]:
+        if way == "change":  # cause and fix are the same for all
+            yield f"  {refusal.failure.message.partition(': ')[2]}"
+        else:
+            yield from _indented(str(SardonyxError.from_failure(refusal.failure)).splitlines())
+    if len(refusals) > MOST_REFUSALS:
+        yield f"  and {counted(len(refusals) - MOST_REFUSALS, 'more reason')}; --json gives all"
+    taken = sum(way in each.ways for each in diff.differences)
     if taken:
         yield f"without the differences marked above it would take {plural(taken, 'the other one', f'the other {taken}')}"
 

@@ -16,8 +16,10 @@ from sardonyx.core.events import (
     Evicted,
     Exhausted,
     GraceEnded,
+    JobChanged,
     JobKilled,
     JobPurged,
+    JobRolledBack,
     JobScaled,
     JobStopped,
     JobSubmitted,
@@ -25,8 +27,10 @@ from sardonyx.core.events import (
     LettersClaimed,
     LinksCreated,
     LinksDeleted,
+    LinksDropped,
     LinksFailed,
     LinksKept,
+    LinksRead,
     PeerBorn,
     PeerDied,
     PolicySet,
@@ -39,7 +43,7 @@ from sardonyx.core.events import (
     Yielded,
 )
 from sardonyx.core.notes import Assignment
-from sardonyx.core.text import counted, plural
+from sardonyx.core.text import counted, listed, plural, time_text
 from sardonyx.core.units import written
 
 
@@ -72,10 +76,15 @@ def _summary(event: AnyEvent, held: Assignment | None) -> str:
 def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case JobSubmitted():
-            resumes = f", and resumes {event.resumes}" if event.resumes else ""
+            at = "" if event.resumes_at is None else f" at {time_text(event.resumes_at)} or before"
+            resumes = f", and resumes {event.resumes}{at}" if event.resumes else ""
+            if event.resumes and event.replays is not None:
+                resumes = (
+                    f", and works rows of {event.resumes} once more with its states at {time_text(event.replays.at)}"
+                )
             return f"job {event.job} is submitted: {counted(len(event.spec.catalog), 'task')}{resumes}"
-        case JobStopped() | JobKilled():
-            return f"a user {'stops' if isinstance(event, JobStopped) else 'kills'} job {event.job}"
+        case JobStopped() | JobKilled() | JobRolledBack():
+            return _of_its_end(event)
         case JobPurged():
             return f"job {event.job} is purged" + (" with its dead letters" if event.dead_letters else "")
         case LettersClaimed():
@@ -87,12 +96,16 @@ def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
     return _of_shares(event, held)
 
 
+def _of_its_end(event: JobStopped | JobKilled | JobRolledBack) -> str:
+    if isinstance(event, JobRolledBack):
+        return f"a user has job {event.job} go back to {time_text(event.to)} or before, as job {event.into}"
+    return f"a user {'stops' if isinstance(event, JobStopped) else 'kills'} job {event.job}"
+
+
 def _of_shares(event: AnyEvent, held: Assignment | None) -> str:
     match event:
-        case JobScaled():
-            given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
-            words = ", ".join(_scaled(name, value) for name, value in given.items() if value is not None)
-            return f"a user scales job {event.job}: {words or 'nothing changes'}"
+        case JobScaled() | JobChanged():
+            return _job_scaled(event)
         case Rebalanced():
             return f"job {event.job} is to give {counted(event.peers, 'peer')}, which it has beyond its share"
         case PolicySet():
@@ -102,6 +115,19 @@ def _of_shares(event: AnyEvent, held: Assignment | None) -> str:
         case TurnEnded():
             return f"the turn of peer {event.peer} at {_place(event, held)} is over"
     return _of_links(event, held)
+
+
+def _job_scaled(event: JobScaled | JobChanged) -> str:
+    if isinstance(event, JobChanged):
+        drop = f", and drops {listed(event.drop)}" if event.drop else ""
+        return f"a user changes revision {event.revision} of job {event.job}{drop}"
+    given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
+    words = ", ".join(_scaled(name, value) for name, value in given.items() if value is not None)
+    if event.suspended is None:
+        return f"a user scales job {event.job}: {words or 'nothing changes'}"
+    return (
+        f"a user {'suspends' if event.suspended else 'resumes'} job {event.job}{words and f', and scales it: {words}'}"
+    )
 
 
 def _scaled(name: str, value: float) -> str:
@@ -119,6 +145,8 @@ def _place(event: AnyEvent, held: Assignment | None) -> str:
 
 def _of_links(event: AnyEvent, held: Assignment | None) -> str:
     match event:
+        case LinksCreated() | LinksFailed() | LinksDropped() if event.revision or isinstance(event, LinksDropped):
+            return _of_changed_links(event)
         case LinksCreated():
             return f"job {event.job} has its {counted(len(event.links), 'link')}"
         case LinksFailed():
@@ -126,9 +154,31 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
         case LinksKept():
             kept = f"at least {written(event.seconds)}" if event.seconds else "no longer than they are needed"
             return f"records stay in the links of job {event.job} {'for ' if event.seconds else ''}{kept}"
-        case LinksDeleted():
-            return f"the links of job {event.job} are deleted"
+        case LinksRead() | LinksDeleted():
+            return f"the links of job {event.job} are {'read for the last time' if isinstance(event, LinksRead) else 'deleted'}"
     return _of_the_deployment(event, held)
+
+
+def _of_changed_links(event: LinksCreated | LinksFailed | LinksDropped) -> str:
+    match event:
+        case LinksCreated():
+            return f"job {event.job} has the links of revision {event.revision}, which takes over{_took_over(event)}"
+        case LinksFailed():
+            return f"job {event.job} cannot have the links of revision {event.revision}: {failure_words(event.error)}"
+        case LinksDropped():
+            return f"what revision {event.revision} of job {event.job} has removed is deleted"
+
+
+def _took_over(event: LinksCreated) -> str:
+    """Where, in the topics that each task reads."""
+    places = [
+        f"{task} {topic}[{number}]@{offset}"
+        for task, topics in event.since.items()
+        for topic, offsets in topics.items()
+        for number, offset in enumerate(offsets)
+        if offset is not None
+    ]
+    return f" at {', '.join(places)}" if places else ""
 
 
 def _of_the_deployment(event: AnyEvent, held: Assignment | None) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sardonyx.core.changing_at import bounds_text
 from sardonyx.core.graph import Graph
+from sardonyx.core.graphing import GraphSpec
+from sardonyx.core.iterating import IterateSpec
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.plan import Ending, ending_of
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.spec import CycleSpec, JobSpec, OnError, Route, TaskSpec, function_of
 from sardonyx.core.stores import store_text
-from sardonyx.core.text import counted
+from sardonyx.core.text import counted, shorten
 from sardonyx.core.timing import TimeSpec, WindowSpec
 
 ENDINGS: dict[Ending, str] = {
@@ -36,6 +39,12 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
 
     def put(name: str, lead: str, below: str) -> None:
         rows.append((lead + name, describe(spec.task(name), graph, ways_in=_ways_in(spec, name))))
+        rows.extend(
+            (f"{below}{'├' if outs[name] else '└'}─ ↺ {target}", feedback_text(spec, cycle, source, target))
+            for cycle in spec.cycles
+            for source, target in cycle.back
+            if source == name
+        )
         targets = sorted(outs[name], key=position.__getitem__)
         for index, target in enumerate(targets):
             last = index == len(targets) - 1
@@ -52,6 +61,14 @@ def draw(spec: JobSpec, graph: Graph) -> list[str]:
     return [f"{left:<{width}}  {right}".rstrip() for left, right in rows]
 
 
+def feedback_text(spec: JobSpec, cycle: CycleSpec, source: str, target: str) -> str:
+    """What comes back over a feedback edge: ``back in loop crawl, at most 20 times (where job:is_inside)``."""
+    route = spec.route(source, target)
+    most = "" if cycle.max_hops is None else f", at most {counted(cycle.max_hops, 'time')}"
+    which = [*(["failed records"] if route.of == "failed" else []), *([f"where {route.where}"] if route.where else [])]
+    return f"back in loop {cycle.name}{most}" + (f" ({', '.join(which)})" if which else "")
+
+
 def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
     tasks, links = counted(len(spec.catalog), "task"), counted(len(graph.links), "link")
@@ -65,7 +82,8 @@ def _ways_in(spec: JobSpec, name: str) -> list[str]:
         route = spec.route(source, target)
         if target == name and route != Route():
             what = {"failed": "failed records of ", "late": "late rows of "}.get(route.of, "of ") + source
-            found.append(f"{what} where {route.where}" if route.where else what)
+            what += f" where {route.where}" if route.where else ""
+            found.append(what if route.bounds is None else f"{what}, rows {bounds_text(route.bounds)}")
     return found
 
 
@@ -76,10 +94,12 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
         words.append(task.connector)
     words += [str(task.options[key]) for key in ("format", "path", "topic", "count") if key in task.options]
     if task.fn:
-        words.append(task.fn)
+        words.append(f"{task.fn}{_with(task)}")
     words += [] if task.window is None else window_text(task.window)
     words += [] if task.relation is None else relation_text(task.relation)
     words += [] if task.keyed is None else keyed_text(task.keyed)
+    words += [] if task.graph is None else computed_text(task.graph)
+    words += [] if task.iterate is None else rounds_text(task.iterate)
     extra = list(ways_in)
     if task.time is not None:
         extra.append(_time_text(task.time))
@@ -101,6 +121,12 @@ def describe(task: TaskSpec, graph: Graph, ways_in: Sequence[str] = ()) -> str:
     elif task.name in graph.bound:
         extra.append("the topic itself is the link")
     return " ".join(words) + (f" ({', '.join(extra)})" if extra else "")
+
+
+def _with(task: TaskSpec) -> str:
+    """The functions among the params of a task."""
+    found = [reference for reference in map(function_of, task.params.values()) if reference is not None]
+    return f" with {', '.join(found)}" if found else ""
 
 
 def window_text(window: WindowSpec) -> list[str]:
@@ -141,6 +167,47 @@ def relation_text(relation: RelationSpec) -> list[str]:
     more += [f"late: {relation.late.replace('_', ' ')}"] if relation.late != "drop" else []
     more += [f"in {store_text(relation.store)}"] if relation.store != "memory" else []
     return _with_more(found, more)
+
+
+def computed_text(graph: GraphSpec) -> list[str]:
+    """A graph in a few words: ``pagerank of the undirected graph web; edges links from src to dst; until moved 1e-08``."""
+    words = " ".join([*([] if graph.directed else ["undirected"]), "graph", *([graph.graph] if graph.graph else [])])
+    found = [f"{graph.algorithm.replace('_', ' ')} of the {words}"]
+    more = [f"edges {graph.edges} from {graph.source} to {graph.target}"]
+    more += [f"weights {graph.weight}"] if graph.weight is not None else []
+    more += [f"vertices {graph.vertices}"] if graph.vertices is not None else []
+    more += [f"pairs {graph.pairs}"] if graph.pairs is not None else []
+    if graph.window is not None:
+        more.append(f"a version each {' '.join(window_text(graph.window))}")
+    more += [f"edges removed by {graph.remove}"] if graph.remove is not None else []
+    more += [f"emit {graph.emit}"] if graph.emit != "all" else []
+    more += [f"start {shorten(', '.join(map(str, graph.start)), 80)}"] if graph.start is not None else []
+    more += [f"within {counted(graph.hops, 'hop')}"] if graph.hops is not None else []
+    more += [f"until moved {graph.tolerance:g}"] if graph.tolerance is not None else []
+    more += [f"state {graph.state}"] if graph.state is not None else []
+    more += [f"messages {', '.join(f'{name} {how}' for name, how in graph.combine.items())}"] if graph.combine else []
+    more += [f"until {graph.until}"] if graph.until is not None else []
+    if graph.algorithm in ("pagerank", "label_propagation", "program"):
+        more.append(f"at most {counted(graph.most, 'superstep')}")
+    more += [f"in {store_text(graph.store)}"] if graph.store != "memory" else []
+    return _with_more(found, more)
+
+
+def rounds_text(spec: IterateSpec) -> list[str]:
+    """Rounds in a few words: ``in rounds; state cluster bigint; aggregates x mean by cluster; at most 100 rounds``."""
+    more = [f"state {spec.state}"] if spec.state is not None else []
+    by = f" by {', '.join(spec.group_by)}" if spec.group_by else ""
+    more += (
+        [f"aggregates {', '.join(f'{name} {how}' for name, how in spec.aggregate.items())}{by}"]
+        if spec.aggregate
+        else []
+    )
+    more += [f"start with {counted(len(spec.start), 'row')}"] if spec.start else []
+    more += [f"until {spec.until}"] if spec.until is not None else []
+    more.append(f"at most {counted(spec.most, 'round')}")
+    more += ["gives the aggregates"] if spec.results == "aggregates" else []
+    more += [f"in {store_text(spec.store)}"] if spec.store != "memory" else []
+    return _with_more(["in rounds"], more)
 
 
 def keyed_text(keyed: KeyedSpec) -> list[str]:

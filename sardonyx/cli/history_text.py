@@ -8,26 +8,14 @@ from typing import Any
 import msgspec
 
 from coordinator.history.replay import Change, Decided, Note, concerned_peers, place_of
+from coordinator.history.revisions import RevisionMade
 from coordinator.history.timeline import TimelineEvent
-from sardonyx.cli.event_text import failure_words, rows, summary
-from sardonyx.core.events import (
-    Completed,
-    CreateLinks,
-    Declined,
-    DeleteLinks,
-    DeletePulse,
-    Effect,
-    Evicted,
-    GraceEnded,
-    Left,
-    PeerBorn,
-    PeerDied,
-    TaskFailed,
-    kind_of,
-)
+from sardonyx.cli.event_text import clock, failure_words, rows, summary
+from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DeletePulse, DropLinks, Effect, ReadLinks
+from sardonyx.core.events import Completed, Declined, Evicted, GraceEnded, Left, PeerBorn, PeerDied, TaskFailed, kind_of
 from sardonyx.core.node_paths import peer_state
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
-from sardonyx.core.text import plural
+from sardonyx.core.text import listed, plural
 from sardonyx.core.units import duration
 
 
@@ -41,10 +29,28 @@ class Moment(msgspec.Struct, frozen=True):
     text: str
 
 
+_LINKS: dict[type, tuple[str, str]] = {
+    CreateLinks: ("create", "make the links"),
+    ReadLinks: ("read", "read what was committed last on the links"),
+    DeleteLinks: ("delete", "remove the links"),
+    ChangeLinks: ("change", "fence the slots, and make the new links,"),
+    DropLinks: ("drop", "remove the links that it does not have any more,"),
+}
+"""What is done with links: a word, and a sentence that ends in the job."""
+
+
 def change_lines(decided: Decided) -> list[str]:
     """Say what an event changed, one line for each peer, job or task, and what to do outside the tree."""
     lines = [line for change in decided.changes if (line := _change(change))]
     return lines + [line for effect in decided.effects if (line := _outside(effect))]
+
+
+def difference_line(change: Change) -> str:
+    """Say what differs between two moments at one node; empty if other nodes say it."""
+    place = place_of(change.path)
+    if place.part == "spec" and change.before and change.after:
+        return f"job {place.job}: its spec was changed"
+    return _change(change)
 
 
 def change_data(change: Change) -> dict[str, Any]:
@@ -55,8 +61,8 @@ def change_data(change: Change) -> dict[str, Any]:
 def effect_data(effect: Effect) -> dict[str, Any]:
     """An effect as data: the action, and its object."""
     what = {"do": type(effect).__name__.lower()}
-    if isinstance(effect, CreateLinks | DeleteLinks):
-        return {"do": "create-links" if isinstance(effect, CreateLinks) else "delete-links", "job": effect.job}
+    if isinstance(effect, CreateLinks | ReadLinks | DeleteLinks | ChangeLinks | DropLinks):
+        return {"do": f"{_LINKS[type(effect)][0]}-links", "job": effect.job}
     if isinstance(effect, DeletePulse):
         return {"do": "delete-pulse", "peer": effect.peer}
     return {**what, "path": effect.path}
@@ -83,10 +89,8 @@ def _from_to(before: str, after: str) -> str:
 
 def _outside(effect: Effect) -> str:
     match effect:
-        case CreateLinks():
-            return f"then: make the links of job {effect.job}"
-        case DeleteLinks():
-            return f"then: remove the links of job {effect.job}"
+        case CreateLinks() | ReadLinks() | DeleteLinks() | ChangeLinks() | DropLinks():
+            return f"then: {_LINKS[type(effect)][1]} of job {effect.job}"
         case DeletePulse():
             return f"then: take the pulse of peer {effect.peer} away"
     return ""
@@ -117,6 +121,12 @@ def _job(note: Note | None) -> str:
     words: list[str] = [note.status]
     if note.waits_for:
         words.append(f"waits for {note.waits_for} more virtual {plural(note.waits_for, 'peer')}")
+    if note.revision > 1:
+        words.append(f"revision {note.revision}")
+    if note.changing:
+        words.append("changing")
+    if note.suspended:
+        words.append("suspended")
     if note.queued:
         words.append("queued")
     if note.links != "none":
@@ -257,6 +267,36 @@ def eviction(decided: Decided) -> Eviction:
 
 
 # What went wrong with a job
+
+
+def revision_lines(made: RevisionMade) -> list[str]:
+    """Say who changed a job, when and what, in a line or more."""
+    by = f" by {made.by}" if made.by else ""
+    parts = [
+        f"{word} {listed(names)}"
+        for word, names in (("added", made.added), ("removed", made.removed), ("changed", made.changed))
+        if names
+    ]
+    parts += ["other code"] if made.code else []
+    lines = [
+        f"revision {made.revision}  {clock(made.at)}  entry {made.n}{by}: {'; '.join(parts) or 'settings of the job'}"
+    ]
+    if made.at_time:
+        lines.append(f"  {made.at_time}")
+    if made.given_up:
+        why = f": {failure_words(made.error)}" if made.error is not None else ""
+        lines.append(f"  given up{why}")
+    elif made.done is None:
+        lines.append("  not made yet")
+    else:
+        stayed = f"; {listed(made.went_on)} went on meanwhile" if made.went_on else ""
+        lines.append(f"  took over after {duration(max(made.done - made.at, 0.0))}{stayed}")
+    for task, topics in made.since.items():
+        for topic, offsets in topics.items():
+            at = ", ".join(f"{number}: {offset}" for number, offset in enumerate(offsets) if offset is not None)
+            what = "that is removed had read up to" if task in made.removed else "works by it from"
+            lines.append(f"  task {task} {what} offsets {{{at}}} of topic {topic}")
+    return lines
 
 
 def timeline_line(item: TimelineEvent, *, ended: bool) -> str:

@@ -10,27 +10,20 @@ import msgspec
 import typer
 
 from sardonyx.cli import report
+from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
 from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.job_end import tell_end, watch_to_end
+from sardonyx.cli.publishing_again import ask
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
-from sardonyx.core.units import duration, seconds
+from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
+    from coordinator.history.revisions import RevisionMade
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client, JobHandle
     from sardonyx.client.views import JobView, Why
     from sardonyx.core.plan import JobPlan
-    from sardonyx.core.spec import JobSpec
-
-Spec = Annotated[
-    str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
-]
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name: the latest job of that name.")
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
-]
 
 Form = Literal["text", "mermaid", "dot", "json"]
 """How a plan is shown."""
@@ -67,6 +60,7 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     """Validate a job without any service, and draw its graph."""
     from sardonyx.cli.graph_text import draw, headline
     from sardonyx.core.graph import graph_of
+    from sardonyx.core.secrets import masked
     from sardonyx.core.spec import encode_spec
     from sardonyx.job.load import load
 
@@ -85,7 +79,8 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
                 "tasks": graph.order,
                 "links": [link.name for link in graph.links],
                 "warnings": loaded.warnings,
-                "spec": msgspec.Raw(encode_spec(loaded.spec)),  # equal jobs, equal bytes, however they are written
+                # Equal jobs, equal bytes, however they are written.
+                "spec": masked(msgspec.json.decode(encode_spec(loaded.spec))),
             }
         )
         return
@@ -114,10 +109,15 @@ def submit(
         str | None,
         typer.Option(
             "--resume",
-            metavar="JOB",
-            help="Read each topic from where the task of that name ended in this stopped job.",
+            metavar="JOB[@TIME]",
+            help="Read each topic from where the task of that name ended in this stopped job; with a time, go on from the last "
+            "checkpoint of this ended job at or before it.",
         ),
     ] = None,
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With JOB@TIME: do not ask whether results may be published again.")
+    ] = False,
 ) -> None:
     """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment."""
     from sardonyx.job.load import load
@@ -126,7 +126,13 @@ def submit(
     call.warn(loaded.warnings)
     with call.client() as client:
         before = None if resume else client.read_before(loaded.spec)
-        handle = client.submit(loaded, resume)
+        if resume is not None and "@" in resume:
+            name, _, time = resume.partition("@")
+            back = client.job_to_resume(name).going_back(time)
+            ask(call, back, yes=yes)
+            handle = client.submit(loaded, back.job, back.at)
+        else:
+            handle = client.submit(loaded, resume)
         data: dict[str, Any] = {"id": handle.id}
         if not call.json:
             call.put(handle.id)
@@ -173,7 +179,17 @@ def list_jobs(call: Call) -> None:
         call.say("no coordinator leads this deployment")
 
 
-def show(call: Call, job: JobId, plan: PlanForm = None) -> None:
+def show(
+    call: Call,
+    job: JobId,
+    plan: PlanForm = None,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="Show who changed the job, when, what, and from which offsets on.")
+    ] = False,
+    cycles: Annotated[
+        bool, typer.Option("--cycles", help="Show its loops: what is on its way in them, and what may still come.")
+    ] = False,
+) -> None:
     """Show a job: its status, its tasks with rows and positions, what went wrong. `job explain` says what it waits for."""
     from sardonyx.cli.event_text import clock
     from sardonyx.cli.history_text import timeline_line
@@ -181,6 +197,16 @@ def show(call: Call, job: JobId, plan: PlanForm = None) -> None:
 
     with call.client() as client, call.patience("the log to be replayed"):
         handle = client.job(job)
+        if changes:
+            from sardonyx.client.change import revisions
+
+            _put_changes(call, revisions(client, handle.id))
+            return
+        if cycles:
+            from sardonyx.cli.cycle_text import put_cycles
+
+            put_cycles(call, handle.cycles())
+            return
         if plan is not None:
             from sardonyx.core.plan import plan_of
 
@@ -211,6 +237,19 @@ def show(call: Call, job: JobId, plan: PlanForm = None) -> None:
     if view.error is not None:
         call.put("")
         call.put(report.error_text(JobFailed.from_failure(view.error)))
+
+
+def _put_changes(call: Call, made: Sequence[RevisionMade]) -> None:
+    from sardonyx.cli.history_text import revision_lines
+
+    if call.json:
+        call.put_json(made)
+        return
+    for each in made:
+        for line in revision_lines(each):
+            call.put(line)
+    if not made:
+        call.put("the job was never changed")
 
 
 def _position_lines(view: JobView) -> list[str]:
@@ -264,7 +303,7 @@ def explain(call: Call, job: JobId) -> None:
     if call.json:
         call.put_json({**report.as_data(found), "outside": why.outside})
         return
-    from coordinator.core.explain import as_lines
+    from coordinator.core.explanation import as_lines
 
     lines = as_lines(found, time.time())
     handed_in = any(reason.code == "submitted" for reason in why.outside)
@@ -368,73 +407,3 @@ def _told(call: Call, view: JobView, text: str) -> int:
     else:
         call.put(text)
     return report.COMPLETED
-
-
-def duration_of(text: str | None, flag: str = "--timeout") -> float | None:
-    """A duration from the command line in seconds. Raises ``SX-USAGE``."""
-    if text is None:
-        return None
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise SardonyxError("SX-USAGE", str(error), fix=f'write for example {flag} "60 s"') from None
-
-
-def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:
-    """Task name -> the tasks in front of it."""
-    found: dict[str, list[str]] = {}
-    for source, target in spec.workflow:
-        found.setdefault(target, []).append(source)
-    return found
-
-
-def watch_to_end(call: Call, handle: JobHandle, *, timeout: float | None = None) -> JobView:
-    """Show progress on stderr until the job has ended. Raises Interrupted ``SX-JOB-TIMEOUT``."""
-    from sardonyx.cli.progress import progress
-
-    silence = Silence(handle)
-    with progress(call.error_console, upstream_of(handle.spec())) as shown:
-        for view in handle.follow(timeout=timeout):
-            shown.show(view, silence.remark(view, time.monotonic()))
-    return view
-
-
-class Silence:
-    """Finds out what a job waits for when nothing has happened to it for a few seconds."""
-
-    def __init__(self, handle: JobHandle) -> None:
-        self._handle = handle
-        self._last: object = None
-        self._since = 0.0
-
-    def remark(self, view: JobView, now: float) -> str | None:
-        """What to say at this moment (seconds, monotonic), if anything."""
-        state = (view.status, view.tasks)
-        if state != self._last:
-            self._last, self._since = state, now
-        quiet = now - self._since >= SILENCE
-        return self._handle.waiting(view) if quiet or view.waits_for else None
-
-
-def tell_end(call: Call, view: JobView) -> int:
-    """Say how a job ended, and give the exit code for it."""
-    error = end_error(view)
-    if error is not None:
-        call.tell(error, report.as_data(view))
-    elif call.json:
-        call.put_json(view)
-    else:
-        from sardonyx.cli.tables import took
-
-        call.put(f"job {view.id} is {view.status}, took {took(view)}")
-    return report.exit_code_of(view.status if view.ended else "killed")
-
-
-def end_error(view: JobView) -> SardonyxError | None:
-    """Why a job ended otherwise than it should; None if it completed, or was stopped."""
-    if view.status in ("completed", "stopped"):
-        return None
-    if view.status == "failed" and view.error is not None:
-        return JobFailed.from_failure(view.error)
-    what = "was killed" if view.ended else "is to be killed, but no coordinator has processed the request yet"
-    return Interrupted("SX-JOB-KILLED", f"job {view.id} {what}", where={"job": view.id})

@@ -1,4 +1,4 @@
-"""``sardonyx link lag``, ``link audit`` and ``link keep``."""
+"""``sardonyx link lag``, ``link audit``, ``link peek`` and ``link keep``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import typer
 
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import counted
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sardonyx.client.peek import Peek
     from sardonyx.client.views import JobView
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
@@ -20,6 +24,7 @@ def register(link_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(link_app, "lag", kafka=True)(lag)
     connected(link_app, "audit", kafka=True)(audit)
+    connected(link_app, "peek", kafka=True)(peek)
     connected(link_app, "keep")(keep)
 
 
@@ -70,6 +75,59 @@ def audit(call: Call, job: JobId) -> int:
             table.add_row(each.link, *map(number, cells))
         call.console.print(table)
     return int(any(each.lost or each.twice for each in found))
+
+
+def peek(
+    call: Call,
+    job: JobId,
+    link: Annotated[str, typer.Argument(metavar="LINK", help="Such as clean.label; `link lag` lists them.")],
+    rows: Annotated[
+        int, typer.Option("--rows", "-n", min=1, max=1000, metavar="N", help="Rows of each partition at most.")
+    ] = 20,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, metavar="N", help="Only this partition; default: the first 32.")
+    ] = None,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="The newest rows, and not those around the reader's position.")
+    ] = False,
+) -> None:
+    """Show rows of a link, around the position of the task that reads it. Nothing is changed, and no row is taken."""
+    with call.client() as client, call.patience("Kafka"):
+        found = client.job(job).peek(link, rows, partition, "end" if newest else "position")
+    if call.json:
+        call.put_json(found)
+        return
+    for line in _peeked(found):
+        call.put(line)
+    if found.more:
+        call.say(f"{counted(found.more, 'partition')} more; --partition N shows one of them")
+
+
+def _peeked(found: Peek) -> Iterator[str]:
+    """A link in lines: where the reader stands is a line between two rows."""
+    from sardonyx.cli.event_text import clock
+    from sardonyx.cli.report import to_json
+
+    read_by = "read by no task" if found.reader is None else f"read by {found.reader}"
+    yield f"{found.link}: {found.kind} link, written by {found.writer}, {read_by}; topic {found.topic}"
+    for each in found.partitions:
+        yield f"partition {each.number}: offsets {each.first:,} to {each.end:,}" + ("" if each.rows else ", no rows")
+        here = f"  -- {found.reader} has read up to here" + (
+            " --" if each.position is None else f": next is offset {each.position:,} --"
+        )
+        told = found.reader is None
+        for row in each.rows:
+            if not told and not row.read:
+                told = True
+                yield here
+            number = f"{row.offset:,}" if row.row is None else f"{row.offset:,}.{row.row}"
+            at = "-" if row.at is None else clock(row.at)[:-4]
+            key = "" if row.key is None else f"  key {to_json(row.key)}"
+            yield f"  {number:>12}  {at}  {row.by or '-'}{key}  {to_json(row.record)}"
+        if not told:
+            yield here
+        if each.cut:
+            yield "  there may be more rows: reading them took too long, or they are large"
 
 
 def keep(

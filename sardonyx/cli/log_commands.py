@@ -19,13 +19,13 @@ from sardonyx.cli import report
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.event_text import clock, summary
 from sardonyx.cli.files import write_lines
+from sardonyx.cli.masks import Masks
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted, near
 
 if TYPE_CHECKING:
     from coordinator.core.state import State
     from coordinator.history.replay import Decided, Verdict
-    from sardonyx.core.events import AnyEvent
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 REREAD = 5.0
@@ -89,8 +89,9 @@ def tail(
         with call.patience("the log to be replayed"):
             following = reader.Following(zk, first)
             last_fits.extend(decided for decided in following.new() if fits(decided))
+        masks = Masks(zk)
         for decided in last_fits:
-            _put_entry(call, decided)
+            _put_entry(call, decided, masks)
         if not follow:
             return
         changed = threading.Event()
@@ -103,7 +104,7 @@ def tail(
             zk.read(node_paths.CHECKPOINT, watch=wake)  # it moves after every batch of entries
             for decided in following.new():
                 if fits(decided):
-                    _put_entry(call, decided)
+                    _put_entry(call, decided, masks)
             changed.wait(REREAD)
 
 
@@ -131,35 +132,41 @@ def show(
 def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
     from coordinator.history import reader
     from coordinator.loop.event_log import read_entries
-    from sardonyx.cli.history_text import change_data, change_lines, effect_data
+    from sardonyx.cli.history_text import change_lines
 
     decided = next(reader.decided(zk, n, n), None)
     if decided is None:
         raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
     request = next(entry.request for _, entry in read_entries(zk, n))
-    data = {
-        **_entry_data(decided),
-        "request": request or None,
-        "effects": [effect_data(effect) for effect in decided.effects],
-        "changes": [change_data(change) for change in decided.changes],
-    }
+    masks = Masks(zk)
     if call.json:
-        call.put_json(data)
+        call.put_json(masks.data(decided, entry_data(decided, request)))
         return
-    _put_entry(call, decided)
-    for key, value in _fields(decided.event):
+    _put_entry(call, decided, masks)
+    for key, value in _fields(masks.data(decided, decided.event)):
         call.put(f"  {key}: {value}")
     if request:
         call.put(f"  request: {request}")
     lines = change_lines(decided)
     call.put("it changed" if lines else "it changed nothing")
     for line in lines:
-        call.put(f"  {line}")
+        call.put(f"  {masks.text(decided, line)}")
 
 
-def _fields(event: AnyEvent) -> Iterable[tuple[str, str]]:
+def entry_data(decided: Decided, request: str) -> dict[str, Any]:
+    """One entry whole: with the request that it came from, the decision's effects, and what they changed."""
+    from sardonyx.cli.history_text import change_data, effect_data
+
+    return {
+        **_entry_data(decided),
+        "request": request or None,
+        "effects": [effect_data(effect) for effect in decided.effects],
+        "changes": [change_data(change) for change in decided.changes],
+    }
+
+
+def _fields(plain: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """The event's own fields, each as a line of JSON."""
-    plain = msgspec.to_builtins(event)
     return ((key, report.to_json(value)) for key, value in plain.items() if key not in ("kind", "at"))
 
 
@@ -205,13 +212,13 @@ def _show_many(
         past = reader.decided(zk, begin, last)
     else:
         past = (Decided(n, event, [], []) for n, event in read_log(zk, begin))
-    found = 0
+    found, masks = 0, Masks(zk)
     for decided in past:
         if last is not None and decided.n > last:
             break
         if fits(decided):
             found += 1
-            _put_entry(call, decided)
+            _put_entry(call, decided, masks)
     if not found:
         held = f"holds entries {there.first} to {there.last}" if there.last >= there.first else "is empty"
         call.say(f"no such entry; the log {held}")
@@ -241,14 +248,15 @@ def _entry_data(decided: Decided) -> dict[str, Any]:
     return data
 
 
-def _put_entry(call: Call, decided: Decided) -> None:
+def _put_entry(call: Call, decided: Decided, masks: Masks) -> None:
     from sardonyx.core.events import kind_of
 
     if call.json:
-        call.put_json(_entry_data(decided))
+        call.put_json(masks.data(decided, _entry_data(decided)))
     else:
         event = decided.event
-        call.put(f"{decided.n:>7}  {clock(event.at)}  {kind_of(event):<15}  {summary(event, decided.held)}")
+        told = masks.text(decided, summary(event, decided.held))
+        call.put(f"{decided.n:>7}  {clock(event.at)}  {kind_of(event):<15}  {told}")
 
 
 # Past moments
@@ -373,7 +381,7 @@ def replay(
     thorough: Thorough = False,
 ) -> int:
     """Replay an exported log without any service, and check it like `log verify`. Exit code 1: something differs."""
-    with _opened(file) as source:
+    with opened(file) as source:
         from coordinator.history.export import LogFile
         from coordinator.history.replay import Replay, Verifier
 
@@ -400,7 +408,8 @@ def replay(
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
+def opened(file: str) -> Iterator[IO[bytes]]:
+    """A file that ``log export`` wrote, or standard input, while the block runs. Raises ``SX-LOG-FILE``."""
     if file == "-":
         yield sys.stdin.buffer
         return

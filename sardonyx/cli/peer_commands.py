@@ -9,6 +9,7 @@ import typer
 
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.event_text import clock
+from sardonyx.cli.log_commands import tree_of
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def list_peers(call: Call) -> None:
 def show(call: Call, peer: PeerId) -> None:
     """Show the history of a peer from the log: when it registered, what it was offered, what it did, and how that ended."""
     from sardonyx.cli.history_text import life
-    from sardonyx.cli.log_commands import tree_of
     from sardonyx.client.ids import find_peer
 
     with tree_of(call) as zk:

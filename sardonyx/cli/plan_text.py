@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from sardonyx.cli.graph_text import ENDINGS
-from sardonyx.core.plan import Exchange, JobPlan, Operator
+from sardonyx.core.plan import Exchange, JobPlan, Loop, Operator
 from sardonyx.core.text import counted
-
-if TYPE_CHECKING:
-    from sardonyx.cli.job_commands import Form
 
 WIDTH = 80
 _OF = {"results": "", "failed": "failed records", "late": "late rows"}
@@ -37,7 +34,20 @@ def as_text(plan: JobPlan, working: Mapping[str, int] | None = None) -> list[str
     for number, group in enumerate(plan.groups, 1):
         text = f"{', '.join(group.operators)}: a row goes over at most {counted(group.depth, 'exchange')}"
         lines += _wrapped(text, f"  {number}  ", "     ")
+    if plan.cycles:
+        lines += ["", "loops"]
+    for cycle in plan.cycles:
+        most = "" if cycle.max_hops is None else f", at most {counted(cycle.max_hops, 'time')}"
+        back = [f"{each.source} to {each.target}" for each in plan.exchanges if each.feedback and _closes(each, cycle)]
+        lines += _wrapped(
+            f"{cycle.name}: {', '.join(cycle.operators)}; back from {', '.join(back)}{most}", "  ", "     "
+        )
     return lines
+
+
+def _closes(exchange: Exchange, cycle: Loop) -> bool:
+    """Whether a feedback exchange is one of this loop."""
+    return exchange.target in cycle.operators
 
 
 def as_mermaid(plan: JobPlan) -> list[str]:
@@ -49,7 +59,8 @@ def as_mermaid(plan: JobPlan) -> list[str]:
         shape = '[("{}")]' if not each.runs else '["{}"]'
         lines.append(f"  {number[each.name]}{shape.format(label)}")
     for source, target, exchange in _edges(plan):
-        lines.append(f'  {number[source]} -->|"{_mermaid(", ".join(_rule(exchange)))}"| {number[target]}')
+        arrow = "-.->" if exchange.feedback else "-->"
+        lines.append(f'  {number[source]} {arrow}|"{_mermaid(", ".join(_rule(exchange)))}"| {number[target]}')
     return lines
 
 
@@ -60,7 +71,8 @@ def as_dot(plan: JobPlan) -> list[str]:
         shape = "" if each.runs else ", shape=cylinder"
         lines.append(f"  {_quoted(each.name)} [label={_quoted(*_label(each))}{shape}]")
     for source, target, exchange in _edges(plan):
-        lines.append(f"  {_quoted(source)} -> {_quoted(target)} [label={_quoted(*_rule(exchange))}]")
+        style = ", style=dashed, constraint=false" if exchange.feedback else ""
+        lines.append(f"  {_quoted(source)} -> {_quoted(target)} [label={_quoted(*_rule(exchange))}{style}]")
     return [*lines, "}"]
 
 
@@ -103,6 +115,7 @@ def _rule(exchange: Exchange) -> list[str]:
         "key": f"by {', '.join(exchange.by)}",
         "one": "all to one partition",
         "splits": "the list of its splits",
+        "shards": "from shard to shard",
         "topic": "a topic of yours",
         "forward": "in the same batch",
     }[exchange.kind]
@@ -110,6 +123,7 @@ def _rule(exchange: Exchange) -> list[str]:
         _OF[exchange.of],
         "combined" if exchange.combined else "",
         f"where {exchange.where}" if exchange.where else "",
+        "feedback" if exchange.feedback else "",
     ]
     return [how, *filter(None, more)]
 
@@ -119,7 +133,7 @@ def _edges(plan: JobPlan) -> Iterator[tuple[str, str, Exchange]]:
     runs_in = {task: each.name for each in plan.operators for task in each.tasks}
     for exchange in plan.exchanges:
         source, target = runs_in[exchange.source], runs_in[exchange.target]
-        if source != target:
+        if source != target or exchange.feedback:
             yield source, target, exchange
 
 
@@ -160,8 +174,10 @@ def _quoted(*lines: str) -> str:
     return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 
 
-def lines_of(plan: JobPlan, form: Form, working: Mapping[str, int] | None = None) -> list[str]:
-    """A plan in one of the forms that ``--plan`` takes, but for JSON; ``working`` as for :func:`as_text`."""
+def lines_of(
+    plan: JobPlan, form: Literal["text", "mermaid", "dot"], working: Mapping[str, int] | None = None
+) -> list[str]:
+    """A plan in one of the forms for people; ``working`` as for :func:`as_text`."""
     if form == "text":
         return as_text(plan, working)
     return as_mermaid(plan) if form == "mermaid" else as_dot(plan)

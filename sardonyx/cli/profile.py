@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peer.batch_metrics import BATCHES, ROWS_IN, STEP_SECONDS
+from peer.peer_metrics import BATCHES, ROWS, STEP_SECONDS
 from sardonyx.cli.tables import number, plain
 from sardonyx.core.errors import SetupError
+from sardonyx.core.names import job_name
 from sardonyx.runtime.metrics import read_snapshot
 
 if TYPE_CHECKING:
@@ -58,18 +59,20 @@ def must_be_ours(*, ours: bool) -> None:
 
 
 def read_profile(file: Path, job: str) -> list[TaskProfile]:
-    """What a peer daemon's metrics tell of a job; tasks in the order of their first batch."""
-    snapshot = read_snapshot(file)
+    """What a peer daemon's metrics tell of the jobs with the name of this one; tasks in the order of their first batch."""
+    snapshot, name = read_snapshot(file), job_name(job)
     found = {
         series.labels["task"]: TaskProfile(series.labels["task"], int(series.value), seconds=dict.fromkeys(STEPS, 0.0))
         for series in snapshot.series(BATCHES.name)
-        if series.labels["job"] == job
+        if series.labels["sx_job"] == name and series.labels["outcome"] == "committed"
     }
-    for series in snapshot.series(ROWS_IN.name):
-        if series.labels["job"] == job:
+    for series in snapshot.series(ROWS.name):
+        if series.labels["sx_job"] == name and series.labels["what"] == "in":
             found[series.labels["task"]].rows = int(series.value)
     for series in snapshot.series(STEP_SECONDS.name):
-        if series.labels["job"] == job and series.labels["task"] in found:  # state may be restored before a first row
+        if (
+            series.labels["sx_job"] == name and series.labels["task"] in found
+        ):  # state may be restored before a first row
             found[series.labels["task"]].seconds[series.labels["step"]] = series.value
     return list(found.values())
 

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.cli.clock_commands import clock_text
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import counted, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.table import Table
 
-    from sardonyx.client.progress import JobProgress, RecordTrace
+    from sardonyx.client.progress import JobProgress
+    from sardonyx.client.record_trace import OutputOnWay, RecordTrace, TaskOnWay
     from sardonyx.core.trace import State
+
+
+MOST_STRETCHES = 5
+"""Stretches of offsets of one partition that are shown."""
 
 
 def register(job_app: typer.Typer) -> None:
@@ -65,7 +74,9 @@ def trace(
         str, typer.Argument(metavar="TOPIC[P]@OFFSET", help="A record of a source, such as hits[3]@4711.")
     ],
 ) -> None:
-    """Show where a record is on its way through a job: which tasks it is through, which holds it, and where it is dead."""
+    """Show where a record is on its way through a job: which tasks it is through, which holds it, in which batches it was worked,
+    what these wrote, and where it is dead.
+    """
     source, partition, offset = place_of(record)
     with call.client() as client, call.patience("Kafka"):
         found = client.job(job).trace(source, partition, offset)
@@ -73,10 +84,16 @@ def trace(
         call.put_json(found)
         return
     call.console.print(way_of(found))
+    for task in found.tasks:
+        for line in lines_of(task):
+            call.put(line)
     for letter in found.letters:
-        call.put(f"{letter.task}: dead letter {letter.number}, {letter.code}: {letter.error}")
+        own = "" if letter.sure else " of a row that was worked with it"
+        call.put(f"{letter.task}: dead letter {letter.number}{own}, {letter.code}: {letter.error}")
     if not found.lineage:
-        call.put("the job keeps no lineage: with `lineage=True` it is known which tasks the record is through")
+        call.put(
+            "the job keeps no lineage: with `lineage=True` it is known which tasks the record is through, and where it went"
+        )
 
 
 def place_of(text: str) -> tuple[str, int, int]:
@@ -93,7 +110,6 @@ def place_of(text: str) -> tuple[str, int, int]:
 
 def way_of(found: RecordTrace) -> Table:
     """A line for each task."""
-    from sardonyx.cli.clock_commands import clock_text
     from sardonyx.cli.tables import plain
 
     table = plain("task", "record is", "why")
@@ -102,8 +118,53 @@ def way_of(found: RecordTrace) -> Table:
         if each.state == "held":
             clock = "" if each.until is None else clock_text(each.until, ended=False, ordinal=found.ordinal)
             why += f", until the clock is {clock}" if clock else ", until its window is full or the input ends"
+            why += _windows(each, ordinal=found.ordinal)
         table.add_row(each.task, _STATES[each.state], why or "-")
     return table
+
+
+def _windows(task: TaskOnWay, *, ordinal: bool) -> str:
+    from sardonyx.cli.clock_commands import clock_text
+
+    if not task.windows:
+        return ""
+    first, last = (
+        clock_text(time, ended=False, ordinal=ordinal)
+        for time in (task.windows[0][0], max(end for _, end in task.windows))
+    )
+    count = len(task.windows)
+    return f"; its window is {first} to {last}" if count == 1 else f"; in some of {count} windows, {first} to {last}"
+
+
+def lines_of(task: TaskOnWay) -> Iterator[str]:
+    """In which batches a task has worked a record, what they wrote, and what is not known."""
+    from sardonyx.cli.event_text import clock
+
+    for batch in task.batches:
+        read = ", ".join(f"{each.link}[{each.partition}]@{_offsets(each.start, each.end - 1)}" for each in batch.read)
+        when = "" if batch.at is None else f" at {clock(batch.at)}"
+        yield (
+            f"{task.task}: worked in a batch of {counted(batch.rows, 'row')}{when}, with {read}, "
+            f"by peer {batch.peer} (assignment {batch.assignment}, slot {batch.slot})"
+        )
+    for output in task.outputs:
+        yield f"{task.task}: {'it went' if output.sure else 'what was made of it is among what was written'} to {_place(output)}"
+    if task.dropped:
+        yield f"{task.task}: dropped it: the batch that worked it wrote nothing"
+    for text in task.unknown:
+        yield f"{task.task}: not known: {text}"
+
+
+def _place(output: OutputOnWay) -> str:
+    offsets = ", ".join(_offsets(*stretch) for stretch in output.offsets[:MOST_STRETCHES])
+    more = len(output.offsets) - MOST_STRETCHES
+    offsets += f" and {more:,} more" if more > 0 else ""
+    what = f" (file {listed(output.files)})" if output.files else f" ({counted(output.rows, 'row')})"
+    return f"{output.link}[{output.partition}]@{offsets}{what}"
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
 _STATES: dict[State, str] = {

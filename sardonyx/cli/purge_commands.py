@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx.cli.arguments import duration_of
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.job_commands import duration_of
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.text import counted
 

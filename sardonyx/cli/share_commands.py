@@ -1,23 +1,28 @@
-"""How virtual peers are divided among jobs: ``cluster policy`` and ``job scale``."""
+"""Which peers jobs get: ``cluster policy``, ``job scale``, ``job suspend`` and ``job resume``."""
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import msgspec
 import typer
 
+from sardonyx.cli.arguments import JobId, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.job_commands import JobId
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Scheduler
-from sardonyx.core.text import near
+from sardonyx.core.text import listed, near, plural
+
+if TYPE_CHECKING:
+    from sardonyx.client.views import JobView
 
 
 def register(cluster_app: typer.Typer, job_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     connected(cluster_app, "policy")(policy)
     connected(job_app, "scale")(scale)
+    connected(job_app, "suspend")(suspend)
+    connected(job_app, "resume")(resume)
 
 
 def policy(
@@ -72,11 +77,121 @@ def scale(
         typer.Option("--percentage", metavar="N", help="Its share where the scheduler is percentage; 0: none."),
     ] = None,
     max_peers: Annotated[
-        int | None, typer.Option("--max-peers", metavar="N", help="The most virtual peers that it gets; 0: no limit.")
+        int | None,
+        typer.Option(
+            "--max-peers", metavar="N", help="The most virtual peers that it gets, or that the task gets; 0: no limit."
+        ),
     ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="NAME", help="Scale this task of the job, and not the whole job.")
+    ] = None,
+    min_peers: Annotated[
+        int | None,
+        typer.Option("--min-peers", metavar="N", help="Of a task: it begins only when so many peers are free for it."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="N", help="Of a task: how many rows a batch aims at.")
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", metavar="N", help="Of the job's queues. Its inputs stand still until these are read."
+        ),
+    ] = None,
+    timeout: Timeout = None,
 ) -> None:
-    """Change what a job that runs is entitled to. What is not given stays as it is."""
+    """Change what a job that runs is entitled to; or with `--task`, how many peers one task gets, and how large its batches are.
+
+    What is not given stays as it is. With `--task` it is a change of the job, as `job change` makes it: it waits until its peers
+    have left after the batch in hand. So it is with `--partitions`, which waits until all queues are read to their end.
+    `--timeout` is of these two.
+    """
+    if partitions is not None:
+        named = [
+            ("--priority", priority),
+            ("--weight", weight),
+            ("--percentage", percentage),
+            ("--max-peers", max_peers),
+        ]
+        of_tasks = [("--task", task), ("--min-peers", min_peers), ("--batch-size", batch_size)]
+        besides = [name for name, value in (*named, *of_tasks) if value is not None]
+        if besides:
+            fix = "scale the job with it, and then without it"
+            raise SardonyxError("SX-USAGE", f"--partitions does not go with {listed(besides)}", fix=fix)
+        _scale_partitions(call, job, partitions, timeout)
+        return
+    shares = {"--priority": priority, "--weight": weight, "--percentage": percentage}
+    of_task = {"--min-peers": min_peers, "--batch-size": batch_size, "--timeout": timeout}
+    wrong = [name for name, value in (of_task if task is None else shares).items() if value is not None]
+    if wrong:
+        one = plural(len(wrong), "is", "are")
+        whose, fix = ("a task", "give --task NAME") if task is None else ("the whole job", "leave out --task")
+        raise SardonyxError("SX-USAGE", f"{listed(wrong)} {one} of {whose}", fix=f"{fix}, or leave out {listed(wrong)}")
+    if task is not None:
+        _scale_task(
+            call, job, task, {"min_peers": min_peers, "max_peers": max_peers, "batch_size": batch_size}, timeout
+        )
+        return
     with call.client() as client, call.patience("the coordinator to process it"):
         handle = client.job(job)
         handle.scale(priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
         call.say(f"job {handle.id} is scaled; `sardonyx cluster policy` shows the shares")
+
+
+def _scale_task(call: Call, job: str, task: str, given: dict[str, int | None], timeout: str | None) -> None:
+    with call.client() as client, call.patience("its peers to commit the batch in hand and leave"):
+        handle = client.job(job)
+        before = handle.status(live=False).revision
+        revision = handle.scale_task(task, **given, timeout=duration_of(timeout))
+    if call.json:
+        call.put_json({"id": handle.id, "task": task, "revision": revision, "changed": revision > before})
+    elif revision == before:
+        call.put(f"task {task} of job {handle.id} is like that already (revision {revision})")
+    else:
+        call.put(f"task {task} of job {handle.id} is scaled: the job goes on by revision {revision}")
+
+
+def _scale_partitions(call: Call, job: str, partitions: int, timeout: str | None) -> None:
+    with call.client() as client, call.patience("its queues to be read to their end"):
+        handle = client.job(job)
+        before = handle.status(live=False).revision
+        revision = handle.scale_partitions(partitions, duration_of(timeout))
+    if call.json:
+        call.put_json({"id": handle.id, "partitions": partitions, "revision": revision, "changed": revision > before})
+    elif revision == before:
+        call.put(f"job {handle.id} has {partitions} partitions already (revision {revision})")
+    else:
+        call.put(f"job {handle.id} has {partitions} partitions: it goes on by revision {revision}")
+
+
+def suspend(call: Call, job: JobId) -> None:
+    """Take all peers off a job, and wait until they have left after their batches. Its queues, positions and state stay.
+
+    `job resume` lets it go on where it was. The coordinator keeps its positions in Kafka meanwhile.
+    """
+    with call.client() as client:
+        handle = client.job(job)
+        with call.patience("the coordinator to process it"):
+            handle.suspend()
+        with call.patience("its peers to commit the batch in hand and leave"):
+            for view in handle.follow():
+                if view.ended or not any(task.peers for task in view.tasks):
+                    break
+        _tell(call, view)
+
+
+def resume(call: Call, job: JobId) -> None:
+    """Let a suspended job have peers again: it goes on where it was."""
+    with call.client() as client, call.patience("the coordinator to process it"):
+        handle = client.job(job)
+        handle.resume()
+        _tell(call, handle.status(live=False))
+
+
+def _tell(call: Call, view: JobView) -> None:
+    from sardonyx.cli.tables import status_of
+
+    if call.json:
+        call.put_json({"id": view.id, "status": view.status, "suspended": view.suspended})
+    else:
+        call.put(f"job {view.id} is {status_of(view)}")

@@ -34,6 +34,8 @@ STYLES = {
     "pending": "dim",
     "stopped": "yellow",
     "stopping": "yellow",
+    "suspended": "yellow",
+    "changing": "yellow",
 }
 
 
@@ -50,7 +52,7 @@ def jobs_table(views: Iterable[JobView]) -> Table:
         table.add_row(
             view.id,
             view.name,
-            styled("stopping" if view.stopping and not view.ended else view.status),
+            styled(status_of(view)),
             f"{done}/{len(view.tasks)} complete",
             clock(view.submitted_at)[:-4] if view.submitted_at else "-",
             took(view),
@@ -144,15 +146,25 @@ def deployments_table(views: Iterable[DeploymentView]) -> Table:
     return table
 
 
+def status_of(view: JobView) -> str:
+    """The status of a job for people: also what a user wants of a job that has not ended."""
+    if view.ended:
+        return view.status
+    wanted = {"changing": view.changing, "suspended": view.suspended, "stopping": view.stopping}
+    return next((word for word, holds in wanted.items() if holds), view.status)
+
+
 def job_headline(view: JobView) -> str:
     """The job in one line, in rich's markup."""
-    words = [f"[bold]{view.id}[/bold]", styled("stopping" if view.stopping and not view.ended else view.status)]
+    words = [f"[bold]{view.id}[/bold]", styled(status_of(view))]
     if view.submitted_at:
         words.append(f"submitted {clock(view.submitted_at)[:-4]}" + (f" by {escape(view.by)}" if view.by else ""))
     if view.ended:
         words.append(f"took {took(view)}")
+    if view.revision > 1:
+        words.append(f"revision {view.revision}")
     if view.resumes:
-        words.append(f"resumes {view.resumes}")
+        words.append(f"{'replays' if view.replays else 'resumes'} {view.resumes}")
     if view.resumed_by == UNKNOWN_JOB:
         words.append("perhaps resumed before a restore")
     elif view.resumed_by:

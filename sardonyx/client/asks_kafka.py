@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from sardonyx.client.links import facts_of
 from sardonyx.client.views import JobView, LinkAudit, LinkLag, laid_out
 from sardonyx.core.errors import SetupError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sardonyx.client.checkpoints import JobCheckpoints
     from sardonyx.client.client import Client
     from sardonyx.client.clocks import JobClock
-    from sardonyx.client.progress import JobProgress, RecordTrace
+    from sardonyx.client.cycles import JobCycle
+    from sardonyx.client.peek import Peek
+    from sardonyx.client.progress import JobProgress
+    from sardonyx.client.record_trace import RecordTrace
     from sardonyx.client.task_state import StateRow
     from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -41,10 +49,13 @@ class AsksKafka(ABC):
     @abstractmethod
     def _view_of(self, note: JobNote | None, *, live: bool) -> JobView: ...
 
-    def lag(self) -> list[LinkLag]:
+    def lag(self, *, holds: bool = True) -> list[LinkLag]:
         """Ask Kafka what is unread on each link that a task reads, and for how long. Links are in task order.
 
         A completed job has nothing unread. If the links of a job do not exist yet, or no longer exist, it cannot tell.
+
+        Args:
+            holds: whether to ask what the links' topics hold, too, which reads the first messages of each partition.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
@@ -52,7 +63,31 @@ class AsksKafka(ABC):
         """
         from sardonyx.client.lag import link_lags
 
-        return self._of_links(lambda note: link_lags(self._zk, self._client.settings, self.id, self.spec(), note))
+        settings = self._client.settings
+        return self._of_links(lambda note: link_lags(self._zk, settings, self.id, self.spec(), note, holds=holds))
+
+    def peek(
+        self, link: str, rows: int = 20, partition: int | None = None, begin: Literal["position", "end"] = "position"
+    ) -> Peek:
+        """Look into a link: rows of each partition around the position of the task that reads it. Nothing is changed.
+
+        It reads what is committed, for a few seconds at most. Long texts and lists are cut.
+
+        Args:
+            link: its name, such as ``clean.label``: the task that writes it, and the task that reads it.
+            rows: how many of each partition at most.
+            partition: only this one; None: the first 32.
+            begin: around the reader's position, or the last rows before the ``end``.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-PEEK-LINK``: there is no such link or partition; ``SX-PEEK-GONE``: the links of
+                the job do not exist yet, or no more.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``, ``SX-KAFKA-DENIED``.
+        """
+        from sardonyx.client.peek import peek
+
+        settings, note = self._client.settings, self._sought(self._note())
+        return peek(self._zk, settings, self.id, self.spec(), note, link, most=rows, partition=partition, begin=begin)
 
     def audit(self) -> list[LinkAudit]:
         """Compare what was written to each link between two tasks with what was read from it and what stands there unread.
@@ -69,7 +104,7 @@ class AsksKafka(ABC):
         return self._of_links(lambda note: link_audits(self._zk, self._client.settings, self.id, self.spec(), note))
 
     def _of_links(self, ask: Callable[[JobNote | None], list[T]]) -> list[T]:
-        """What Kafka says about the job's links. It is asked again if they were made or deleted meanwhile."""
+        """What Kafka says about the job's links. It is asked again if they were made, changed or deleted meanwhile."""
         before = self._sought(self._note())
         found, error = list[T](), None
         try:
@@ -108,11 +143,24 @@ class AsksKafka(ABC):
 
         return job_progress(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
 
-    def trace(self, source: str, partition: int, offset: int) -> RecordTrace:
-        """Ask Kafka where a record of a source is on its way through the job: which tasks it is through, and which holds it.
+    def cycles(self) -> list[JobCycle]:
+        """Ask Kafka how the loops of the job stand: what is on its way in each, and what may still come into it.
 
-        It also reads the dead letters of the tasks that read the source. A job without ``lineage=True`` can only tell which tasks
-        have read the record.
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-CYCLE-GONE``: the job does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.cycles import job_cycles
+
+        return job_cycles(self._zk, self._client.settings, self.id, self.spec(), self._sought(self._note()))
+
+    def trace(self, source: str, partition: int, offset: int) -> RecordTrace:
+        """Ask Kafka where a record of a source is on its way through the job: which tasks it is through, and which holds it; in
+        which batches it was worked, and what these have written.
+
+        It reads the job's queues backwards from their ends, for at most 20 seconds, and the dead letters of tasks that may have
+        worked it. What is not there any more is said to be unknown. A job without ``lineage=True`` can only tell which tasks have
+        read the record.
 
         Args:
             source: a topic that the job reads; for an input that is read in splits the name of the list, ``task.splits``.
@@ -125,14 +173,27 @@ class AsksKafka(ABC):
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.dead_letters import DeadLetters
-        from sardonyx.client.progress import record_trace, with_letters
+        from sardonyx.client.record_trace import record_trace, with_letters
 
         client, note = self._client, self._sought(self._note())
         found = record_trace(self._zk, client.settings, self.id, self.spec(), note, (source, partition, offset))
         graph = laid_out(self.spec(), client.settings.deployment, self.id)
         return with_letters(found, graph, lambda: DeadLetters(client))
 
-    def state(self, task: str, key: Sequence[str] | None = None) -> Iterator[StateRow]:
+    def checkpoints(self) -> JobCheckpoints:
+        """Return of which times the job keeps the state of its tasks: those that are complete, and those of each task.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-GONE``: the job does not run.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.checkpoints import job_checkpoints
+
+        return job_checkpoints(self._client.settings, self.id, self.spec(), self._sought(self._note()))
+
+    def state(
+        self, task: str, key: Sequence[object] | None = None, *, at: datetime | str | None = None
+    ) -> Iterator[StateRow]:
         """Read what a task keeps, from its log in Kafka: of keyed state a :class:`sardonyx.state.look.KeyState` for each key, of
         windows a dict for each open one, with the result that it would have if it closed now.
 
@@ -140,16 +201,23 @@ class AsksKafka(ABC):
 
         Args:
             task: a task with keyed state or windows.
-            key: the values of one key as text, in the order of ``group_by``; None: all keys.
+            key: a list or tuple with the values of one key, in the order of ``group_by``; None: all keys. A text is read as all
+                that it may mean: ``"4711"`` finds the key of a number too.
+            at: the time of a checkpoint, as :meth:`checkpoints` lists them for the task: what it kept then. Without a zone it is
+                UTC. None: what it keeps now.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-NONE``: it is no such task; ``SX-STATE-GONE``: the job does not run;
-                ``SX-STATE-KEY``: the key has another number of values.
+            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-NONE``: it is no such task; ``SX-STATE-GONE``: the job does not run,
+                or ends meanwhile; ``SX-STATE-KEY``: the key is no list, or has another number of values;
+                ``SX-CHECKPOINT-UNKNOWN``: there is no checkpoint at this time.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.task_state import task_state
 
-        return task_state(self._client.settings, self.id, self.spec(), self._sought(self._note()), task, key)
+        spec = self.spec()
+        return task_state(
+            self._client.settings, self.id, spec, lambda: self._sought(self._note()), task, key, at, self._facts
+        )
 
     def positions(self) -> dict[str, dict[str, list[int]]]:
         """Return how far the job has read its Kafka inputs: by task, by topic, the next offset in each partition.
@@ -168,6 +236,9 @@ class AsksKafka(ABC):
             return input_positions(self._zk, self._client.settings, self.id, self.spec())
         return {task.name: task.positions for task in self._view_of(note, live=False).tasks if task.positions}
 
+    def _facts(self) -> Mapping[str, LinkFacts]:
+        return facts_of(self._zk, self.id) or {}
 
-def _link_state(note: JobNote | None) -> tuple[str, str] | None:
-    return None if note is None else (note.status, note.links)
+
+def _link_state(note: JobNote | None) -> tuple[str, str, int] | None:
+    return None if note is None else (note.status, note.links, note.revision)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from sardonyx.client.checkpoints import moment
 from sardonyx.client.ids import asker, find_job, find_peer, new_id, unknown_peer
-from sardonyx.client.job_handle import CARRY_OUT, JobHandle
+from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.scales import CARRY_OUT
 from sardonyx.client.views import (
     JobView,
     PeerView,
@@ -36,13 +38,16 @@ from sardonyx.client.views import (
 )
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Set
 from sardonyx.core.errors import Interrupted, SardonyxError
-from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, Set, decode_request
+from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, decode_request
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, decode_spec
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from coordinator.history.replay import Decided
     from sardonyx.job.builder import Job
     from sardonyx.job.load import LoadedJob
@@ -101,7 +106,12 @@ class Client:
         """End the connection. Jobs continue."""
         self.zk.close()
 
-    def submit(self, job: Job | LoadedJob | str | os.PathLike[str], resume: str | None = None) -> JobHandle:
+    def submit(
+        self,
+        job: Job | LoadedJob | str | os.PathLike[str],
+        resume: str | None = None,
+        at: datetime | str | None = None,
+    ) -> JobHandle:
         """Submit a job: check it, upload its code, and put the request into the coordinator's inbox.
 
         What is probably not meant, though the job can run, is logged as a warning (``job_warning``).
@@ -112,6 +122,8 @@ class Client:
             resume: a job that was stopped or has completed, as :meth:`job` takes it; a name means the last job of that name
                 that began to read. The new job reads each Kafka input from where the task of the same name ended, whatever
                 its ``start``. Only one job can resume another.
+            at: with ``resume``, of a job that has ended in any way: go on from its last complete checkpoint at or before this
+                time, with the state of that time. What it had given for later rows is given again. Without a zone it is UTC.
 
         Raises:
             SpecUnreadable: the file is missing, raises, or holds no job.
@@ -119,9 +131,11 @@ class Client:
             SardonyxError: ``SX-JOB-NAME-TAKEN``: a job of this name has not ended yet. ``SX-JOB-UNKNOWN``,
                 ``SX-JOB-AMBIGUOUS``: of ``resume``.
             JobFailed: ``SX-JOB-RESUME``: the job cannot go on from where the other one ended; says why.
+                ``SX-CHECKPOINT-UNKNOWN``: the other one has no such checkpoint.
         """
         loaded = self.loaded(job)
         before = None if resume is None else self.job_to_resume(resume)
+        time = None if at is None else moment(at)
         self._check_name(loaded.spec.name)
         if before is not None:
             before.await_resumable()
@@ -129,7 +143,8 @@ class Client:
         if loaded.code is not None and spec.code is not None:
             self.put_code(node_paths.code(spec.code), loaded.code)
         job_id = new_id(spec.name)
-        self.zk.request(JobSubmitted(job=job_id, spec=spec, resumes="" if before is None else before.id, by=asker()))
+        resumes = "" if before is None else before.id
+        self.zk.request(JobSubmitted(job=job_id, spec=spec, resumes=resumes, resumes_at=time, by=asker()))
         log.info("job_submitted", job=job_id, tasks=len(spec.catalog))
         handle = JobHandle(self, job_id, spec)
         if before is not None:
@@ -327,15 +342,17 @@ class Client:
         return job not in reader.present(self.zk).jobs
 
     def loaded(self, job: Job | LoadedJob | str | os.PathLike[str]) -> LoadedJob:
-        """Return the job that :meth:`submit` takes, validated. Its warnings are logged (``job_warning``)."""
+        """Return the job that :meth:`submit` takes, validated, its code signed if ``client.signer`` is set. Its warnings are
+        logged (``job_warning``).
+        """
         from sardonyx.job.load import LoadedJob, load
 
         if isinstance(job, LoadedJob):
-            return job
+            return job.signed(self.settings.client.signer)
         loaded = load(os.fspath(job) if isinstance(job, os.PathLike) else job)
         for warning in loaded.warnings:
             log.warning("job_warning", code=warning.code, warning=warning.message, fix=warning.fix, **warning.where)
-        return loaded
+        return loaded.signed(self.settings.client.signer)
 
     def put_code(self, path: str, code: bytes) -> None:
         """Put a job's code where peers find it. It writes the code again even if it is already there.
@@ -371,8 +388,9 @@ class Client:
                     "SX-JOB-NAME-TAKEN",
                     f"a job named {name} is {status} already: {job}",
                     cause="a name means one job that has not ended, so that two of them cannot be confused",
-                    fix=f"wait for it (`sardonyx job await {job}`), end it (`sardonyx job kill {job}`), "
-                    "or give this one another name",
+                    fix=f"change it while it runs (`sardonyx job change {job} SPEC`), or wait for it "
+                    f"(`sardonyx job await {job}`), stop it so that this one can go on from there with --resume "
+                    f"(`sardonyx job stop {job}`), end it at once (`sardonyx job kill {job}`), or give this one another name",
                     where={"job": job},
                 )
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sardonyx.client.views import laid_out, task_notes
 from sardonyx.core import node_paths
+from sardonyx.core.changing_at import Pending, at_text, going
 from sardonyx.core.clocks import END, NEVER, SourceClock, task_clock
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import ENDED
-from sardonyx.core.graph import Graph, Stage
+from sardonyx.core.events import ENDED, LinkFacts
+from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.notes import JobNote, LinksNote
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -92,11 +94,31 @@ def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="clocks") as pool:
         held = pool.map(lambda stage: committed_by(settings, stage, job, sizes), going)
         known = dict(zip([stage.name for stage in going], held, strict=True))
-    ordinal = any(task.time is not None and task.time.kind == "ordinal" for task in spec.catalog)
-    return clocks_of(job, graph, known, None if ordinal else time.time())
+    return clocks_of(job, graph, known, None if counts_rows(spec) else time.time(), facts)
 
 
-def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float | None) -> JobClock:
+def counts_rows(spec: JobSpec) -> bool:
+    """Whether the clocks of a job are numbers of rows, and no times. Pure."""
+    return any(task.time is not None and task.time.kind == "ordinal" for task in spec.catalog)
+
+
+def seconds_behind(found: JobClock, now: float) -> dict[str, float]:
+    """By task, how far its clock is behind the time of day. Those that have ended, or have no clock, are left out. Pure.
+
+    Args:
+        found: the clocks of a job; they are times.
+        now: seconds since 1970.
+    """
+    return {task.task: round(now - task.clock / 1e6, 3) for task in found.tasks if task.clock is not None}
+
+
+def clocks_of(
+    job: str,
+    graph: Graph,
+    known: Mapping[str, Positions],
+    now: float | None,
+    facts: Mapping[str, LinkFacts] = MappingProxyType({}),
+) -> JobClock:
     """Put the clocks of a job together. Pure.
 
     Args:
@@ -104,8 +126,9 @@ def clocks_of(job: str, graph: Graph, known: Mapping[str, Positions], now: float
         graph: of the job.
         known: by task, what its group has committed for all that it reads. Tasks that are missing are complete.
         now: seconds since 1970; None: the job's clock counts rows.
+        facts: of the links: partitions of which nothing is committed may begin with a clock.
     """
-    tasks = [_task_clock(stage, known.get(stage.name)) for stage in graph.stages]
+    tasks = [_task_clock(stage, known.get(stage.name), facts) for stage in graph.stages]
     ended = all(task.ended for task in tasks)
     values = [task.clock for task in tasks if not task.ended]
     least = None if ended or None in values else min(value for value in values if value is not None)
@@ -126,11 +149,61 @@ def what_holds(found: JobClock) -> str | None:
     return f"its clock is held by {slowest.held_by[0]}{others}, which task {slowest.task} reads: {slowest.why}"
 
 
-def _task_clock(stage: Stage, positions: Positions | None) -> TaskClock:
+class Lack(NamedTuple):
+    """A task whose clock is not far enough for a change at a time to be complete."""
+
+    task: TaskClock
+    due: int
+    """Where it must come."""
+
+    def text(self, waits: Pending) -> str:
+        """What the change waits for."""
+        due = at_text(self.due, ordinal=waits.ordinal)
+        clock = (
+            "has not begun"
+            if self.task.clock is None
+            else f"stands at {at_text(self.task.clock, ordinal=waits.ordinal)}"
+        )
+        held = f"{self.task.held_by[0]} holds it: " if self.task.held_by else ""
+        return (
+            f"it waits until the clock of task {self.task.task} has passed {due}; it {clock}, and {held}{self.task.why}"
+        )
+
+
+def lacking(spec: JobSpec, waits: Pending, clocks: JobClock) -> Lack | None:
+    """The first task whose clock is not far enough for a change at a time to be complete; None: there is none. Pure.
+
+    Args:
+        spec: the job, with the tasks of both versions.
+        waits: the change.
+        clocks: of the job.
+    """
+    wanted = _wanted(spec, waits)
+    for task in clocks.tasks:
+        due = wanted.get(task.task)
+        if due is not None and not task.ended and (task.clock is None or task.clock < due):
+            return Lack(task, due)
+    return None
+
+
+def _wanted(spec: JobSpec, waits: Pending) -> dict[str, int]:
+    """By task, where its clock must come."""
+    from sardonyx.state.last_results import due
+
+    graph = graph_of(spec, "", "")
+    found = due(graph, going(spec), waits.at)
+    for source, target in spec.workflow:
+        if spec.route(source, target).bounds is not None:
+            found = dict.fromkeys((source, target), waits.at) | found
+    return found
+
+
+def _task_clock(stage: Stage, positions: Positions | None, facts: Mapping[str, LinkFacts]) -> TaskClock:
     if positions is None:
         return TaskClock(task=stage.name, clock=None, ended=True)
     names = {link.topic: link.name if link.kind == "internal" else link.topic for link in stage.ingress}
-    clocks = {p: SourceClock() if position is None else position.clock for p, position in positions.items()}
+    begins = {link.topic: facts[link.name] for link in stage.ingress if link.name in facts}
+    clocks = {p: _clock(begins.get(p.topic), p.number, position) for p, position in positions.items()}
     idle = [f"{names[p.topic]}[{p.number}]" for p, clock in sorted(clocks.items()) if clock.idle]
     least = task_clock(clocks.values())
     if least == END:
@@ -148,6 +221,12 @@ def _task_clock(stage: Stage, positions: Positions | None) -> TaskClock:
         why=_why(stage, slowest[0], positions[slowest[0]], least),
         idle=idle,
     )
+
+
+def _clock(facts: LinkFacts | None, number: int, position: Position | None) -> SourceClock:
+    if facts is not None:
+        return clock_of(facts, number, position)
+    return SourceClock() if position is None else position.clock
 
 
 def _why(stage: Stage, partition: Partition, position: Position | None, least: int) -> str:

@@ -22,18 +22,13 @@ from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claim
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.graph import graph_of, order_of
-from sardonyx.core.row_times import row_times
-from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS, JobSpec, TaskSpec, stateful
-from sardonyx.core.structure import reach_of
-from sardonyx.core.timing import RowTime, TimeSpec
+from sardonyx.core.graph import graph_of
+from sardonyx.core.redoing import redo_spec
+from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.job.load import LoadedJob
-
-LETTERS = "letters"
-"""Name of the input task that a redo reads its letters with, if the job has no task of that name."""
 
 
 class Pile(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +206,14 @@ class DeadLetters:
         return found
 
     def redo(
-        self, job: str, task: str, corrected: LoadedJob | None = None, *, restored: bool = False
+        self,
+        job: str,
+        task: str,
+        corrected: LoadedJob | None = None,
+        *,
+        restored: bool = False,
+        redo_id: str = "",
+        by: str = "",
     ) -> JobHandle | None:
         """Submit a job that reads the task's letters that were neither redone nor dropped; None if there are none.
 
@@ -220,13 +222,16 @@ class DeadLetters:
             task: the task that failed on them.
             corrected: the job with corrections; None: as it was.
             restored: also letters that may have been redone before the deployment was restored.
+            redo_id: of the job that is submitted; empty: a new one. Asked for again with the same, nothing is redone twice.
+            by: who asks; empty: the user of this process.
 
         Raises:
             SardonyxError: ``SX-DLQ-TASK``, the (corrected) job has no such task; ``SX-DLQ-RESTORED``; ``SX-JOB-GONE``.
         """
+        corrected = None if corrected is None else self._client.loaded(corrected)
         spec = self._client.job(job).spec() if corrected is None else corrected.spec
         topic = self._topic(job, task)
-        redo_id = new_id(f"{spec.name[:40]}-redo")
+        redo_id = redo_id or new_id(f"{spec.name[:40]}-redo")
         while True:
             claims, version = letter_claims.read(self._zk, job, task)
             if any(claim.job == redo_id for claim in claims.claims):  # by a transaction whose reply was lost
@@ -240,7 +245,7 @@ class DeadLetters:
             claim = Claim(redo_id, claims.next, end)
             self._code(again, corrected)
             claimed = claims.plus(claim, count)
-            if letter_claims.commit(self._zk, job, task, claimed, version, again):
+            if letter_claims.commit(self._zk, job, task, claimed, version, again, by):
                 return JobHandle(self._client, redo_id, again)
 
     def drop_each(self, job: str, task: str | None = None) -> Iterator[tuple[str, int]]:
@@ -356,94 +361,6 @@ class DeadLetters:
         )
 
 
-def redo_spec(spec: JobSpec, task: str, name: str, topic: str, start: int, end: int) -> JobSpec:
-    """The job that works on dead letters: the task and all tasks after it, with the letters as input. Pure.
-
-    Args:
-        spec: the job that they come from, or a corrected one.
-        task: the task that failed on them.
-        name: of the new job, which is its id too.
-        topic: of the letters.
-        start: the first of them.
-        end: the offset after the last one.
-
-    Raises:
-        SardonyxError: ``SX-DLQ-TASK``, there is no such task. ``SX-DLQ-JOIN``, it would need rows that are no letters.
-    """
-    tasks = {each.name: each for each in spec.catalog}
-    if task not in tasks:
-        raise SardonyxError(
-            "SX-DLQ-TASK",
-            f"job {spec.name} has no task {task}",
-            cause=f"its tasks are {', '.join(tasks)}",
-            fix="name one of them with --task, or give a job that has this task",
-            where={"job": spec.name},
-        )
-    kept = set(reach_of(spec).after(task))
-    _check_sides(spec, task, kept)
-    edges = [(source, target) for source, target in spec.workflow if source in kept]
-    before = [tasks[source] for source, target in spec.workflow if target == task]
-    formats: dict[str, Any] = {}
-    for each in (*before, tasks[task]):
-        formats |= _formats(each)
-    options = {
-        "topic": topic,
-        "format": LETTERS_FORMAT,
-        "start": {"0": start},
-        "end": {"0": end},
-        LETTERS_ORIGINS: formats,
-    }
-    catalog = [_again(each) for each in spec.catalog if each.name in kept]
-    if tasks[task].type == "input":
-        changed = {"connector": "kafka", "options": options, "time": _in_any_order(tasks[task].time)}
-        catalog = [msgspec.structs.replace(each, **changed) if each.name == task else each for each in catalog]
-    else:
-        letters = next(n for n in (LETTERS, *(f"{LETTERS}{i}" for i in range(2, len(kept) + 3))) if n not in kept)
-        time = _time_of_letters(spec, task, kept)
-        catalog.insert(0, TaskSpec(name=letters, type="input", connector="kafka", options=options, time=time))
-        edges.insert(0, (letters, task))
-    links = {f"{source}.{target}" for source, target in edges}
-    return msgspec.structs.replace(
-        spec,
-        name=name,
-        workflow=edges,
-        catalog=catalog,
-        routes={link: route for link, route in spec.routes.items() if link in links},
-    )
-
-
-def _check_sides(spec: JobSpec, task: str, kept: set[str]) -> None:
-    """A join needs the rows of both sides, and there are letters in place of the rows of one task only."""
-    for each in spec.catalog:
-        relation = each.relation
-        if each.name not in kept or relation is None or not relation.two_sided:
-            continue
-        if each.name == task or not kept.issuperset((str(relation.left), str(relation.right))):
-            raise SardonyxError(
-                "SX-DLQ-JOIN",
-                f"dead letters of task {task} cannot be redone: {each.name} is a {relation.kind}",
-                cause="it would meet the letters with the rows of its other side, and a redo does not have these",
-                fix=f"look at them with `sardonyx dlq show`, send what they hold to the inputs of job {spec.name} again, "
-                "or drop them with `sardonyx dlq drop`",
-                where={"job": spec.name, "task": task},
-            )
-
-
-def _time_of_letters(spec: JobSpec, task: str, kept: set[str]) -> TimeSpec | None:
-    """Where the letters of a task have their times, if tasks with state among those that are kept may need them."""
-    if not any(stateful(each) for each in spec.catalog if each.name in kept):
-        return None
-    known = [each for each in row_times(spec, order_of(spec))[task] if isinstance(each, RowTime)]
-    if len(known) != 1 or known[0].ordinal:
-        return None
-    return _in_any_order(TimeSpec(column=known[0].column, unit=known[0].unit))
-
-
-def _in_any_order(time: TimeSpec | None) -> TimeSpec | None:
-    """Letters are not in the order of their times: none is late before all are read."""
-    return time if time is None or time.kind != "column" else msgspec.structs.replace(time, delay="100000 d", idle=None)
-
-
 def _perhaps_redone(job: str, task: str) -> SardonyxError:
     return SardonyxError(
         "SX-DLQ-RESTORED",
@@ -454,26 +371,10 @@ def _perhaps_redone(job: str, task: str) -> SardonyxError:
     )
 
 
-def _formats(task: TaskSpec) -> dict[str, Any]:
-    """By topic, how to read the records of a Kafka input. An input of dead letters says so itself."""
-    if task.type != "input" or task.connector != "kafka":
-        return {}
-    if task.options.get("format") == LETTERS_FORMAT:
-        return dict(task.options[LETTERS_ORIGINS])
-    return {str(task.options["topic"]): task.options}
-
-
-def _again(task: TaskSpec) -> TaskSpec:
-    """The task as the redo runs it: an output of files appends to what the job has written."""
-    if task.type == "output" and task.connector == "files":
-        return msgspec.structs.replace(task, options={**task.options, "mode": "append"})
-    return task
-
-
 def _record(letter: Letter, value: bytes | None) -> Any:
     if letter.kind == "large":  # the letter does not hold it
         return None
-    if letter.kind == "row" and value is not None:
+    if letter.kind in ("row", "made") and value is not None:
         from queues.dead_letters import row_of
 
         (row,) = row_of(value).to_pylist()

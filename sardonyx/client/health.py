@@ -60,7 +60,7 @@ def _has_pulse(zk: ZooKeeperSession, host: str) -> bool:
 def _host(data: bytes) -> str | None:
     try:
         return msgspec.json.decode(data, type=PulseNote).host
-    except msgspec.DecodeError:  # anybody may write there
+    except msgspec.DecodeError:  # any client may write there
         return None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import graphlib
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +17,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.job_diff import JobDiff, job_diff
-from sardonyx.core.resuming import Predecessor
+from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec
 from sardonyx.job.bundle import code_change
 from sardonyx.job.load import LoadedJob
@@ -32,15 +34,23 @@ def diff(client: Client, handle: JobHandle, job: builder.Job | LoadedJob | str |
 
     loaded = client.loaded(job)
     handle.await_resumable()
-    known = reader.present(client.zk).jobs.get(handle.id)
+    jobs = reader.present(client.zk).jobs
+    known = jobs.get(handle.id)
     if known is None and client.is_gone(handle.id):
         raise job_gone(handle.id)
     spec = handle.spec() if known is None else known.spec
     code = None if spec.code is None else client.zk.read(node_paths.code(spec.code))
-    return compare(handle.id, spec, known, code, loaded)
+    return compare(handle.id, spec, known, code, loaded, jobs)
 
 
-def compare(job: str, spec: JobSpec, known: Job | None, code: bytes | None, loaded: LoadedJob) -> JobDiff:
+def compare(
+    job: str,
+    spec: JobSpec,
+    known: Job | None,
+    code: bytes | None,
+    loaded: LoadedJob,
+    jobs: Mapping[str, Job] = MappingProxyType({}),
+) -> JobDiff:
     """Compare a job of the deployment with one that is to take its place.
 
     What `job scale` has changed since the submission counts as changed.
@@ -51,11 +61,12 @@ def compare(job: str, spec: JobSpec, known: Job | None, code: bytes | None, load
         known: the job in the coordinator's state; None: no coordinator has processed its submission yet.
         code: the zip with its modules; None: it has none, or it is no longer there.
         loaded: the job that is to take its place.
+        jobs: all in the coordinator's state.
 
     Raises:
         SardonyxError: ``SX-JOB-DIFF``: the job was refused, and has no graph.
     """
-    before = Predecessor(spec, "planning") if known is None else predecessor(known)
+    before = Predecessor(spec, "planning") if known is None else predecessor(known, jobs)
     if known is not None and not known.refused:
         spec = replace(
             spec,

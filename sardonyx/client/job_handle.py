@@ -12,30 +12,35 @@ import msgspec
 
 from sardonyx.client import waiting
 from sardonyx.client.asks_kafka import AsksKafka
+from sardonyx.client.goes_back import GoesBack
 from sardonyx.client.ids import asker, job_gone, job_has_letters
-from sardonyx.client.views import JobView, Why, laid_out, waiting_for
+from sardonyx.client.scales import CARRY_OUT, Scales
+from sardonyx.client.views import JobView, Why, check_unbounded, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
-from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobScaled, JobStopped
+from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobStopped
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.text import listed
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client
     from sardonyx.core.job_diff import JobDiff
+    from sardonyx.core.trial import TaskTrial
     from sardonyx.job.builder import Job
     from sardonyx.job.load import LoadedJob
     from sardonyx.zookeeper.session import ZooKeeperSession
 
-CARRY_OUT = 15.0
-"""Seconds that the coordinator may take to process a request."""
 TAKE_IN = 3.0
 """Seconds that a coordinator may take to begin a job before we say what the job waits for."""
 
 
-class JobHandle(AsksKafka):
+class JobHandle(AsksKafka, GoesBack, Scales):
     """One job that a client can follow and end. :class:`Client` makes it."""
 
     def __init__(self, client: Client, job: str, spec: JobSpec | None = None) -> None:
@@ -96,47 +101,77 @@ class JobHandle(AsksKafka):
         Raises:
             SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-GONE``: it was purged, or never taken in.
         """
-        if laid_out(self.spec(), self._client.settings.deployment, self.id).bounded:
-            raise SardonyxError(
-                "SX-JOB-BOUNDED",
-                f"job {self.id} ends by itself, so it cannot be stopped",
-                cause="all its inputs have an end, and a job that stops before it would leave rows out",
-                fix=f"wait for it (`sardonyx job await {self.id}`), or end it at once (`sardonyx job kill {self.id}`)",
-                where={"job": self.id},
-            )
+        check_unbounded(self.id, self.spec(), self._client.settings.deployment)
         self._zk.request(JobStopped(job=self.id, by=asker()))
 
-    def scale(
+    def change(
         self,
+        job: Job | LoadedJob | str | os.PathLike[str],
+        timeout: float | str | None = None,
         *,
-        priority: int | None = None,
-        weight: float | None = None,
-        percentage: float | None = None,
-        max_peers: int | None = None,
-    ) -> None:
-        """Change what the job is entitled to, and wait until a coordinator has processed it. What is not given stays as it is.
+        drop: Sequence[str] = (),
+        drain: Sequence[str] = (),
+        at: datetime | str | int | None = None,
+    ) -> int:
+        """Have the running job go on by another version of it, with the queues, positions and states that it has.
+
+        Its peers leave after the batch in hand, and the next ones work by the new version: each batch is of one version. What a
+        task does with its rows may change, and how it runs; not what it reads and writes, its keys, windows and stores. Tasks may
+        be added: each gets what the tasks before it write from then on. Tasks may be removed, with what is unread on their
+        queues. A job without state may get another number of partitions: its inputs stand still until its queues are read to
+        their end. A job that fails after a change is suspended, and keeps what it has.
 
         Args:
-            priority: jobs of a higher priority get their shares first.
-            weight: its share, relative to other jobs of its priority.
-            percentage: its share of all peers, where the scheduler is ``percentage``; 0: none of its own.
-            max_peers: at most this many peers; 0: no limit.
+            job: what :meth:`Client.submit` takes.
+            timeout: how long to wait until no peer works by the old version; None: without limit.
+            drop: the tasks that go by this change, and queues between tasks that stay. Their unread rows and states are lost.
+            drain: those of them whose queues are read to the end first. Nothing comes to them any more while that lasts.
+            at: a time of the rows, or the number of a row if they have numbers: those before it go the old way, and those from
+                it on the new one. Only tasks that come and go may differ. It waits until the clock has passed that time and the
+                old way is read to its end; the tasks that go need not be named.
+
+        Returns:
+            The revision that the job then has; the present one if nothing differs.
 
         Raises:
-            SardonyxError: ``SX-JOB-SHARE``: a value cannot be, or none is given. ``SX-JOB-ENDED``; ``SX-JOB-GONE``: the job was
-                purged, or never taken in.
-            Interrupted: ``SX-JOB-SCALE-PENDING``: no coordinator has processed it in time.
+            SpecUnreadable, JobInvalid: of ``job``.
+            SardonyxError: ``SX-JOB-CHANGE``: something else differs; says what. ``SX-JOB-CHANGE-DROP``: the two lack something
+                that goes, or name something that stays. ``SX-JOB-CHANGE-DRAIN``: a queue cannot be read to the end.
+                ``SX-JOB-CHANGE-NOW``; ``SX-JOB-CHANGE-RIVAL``: it was changed otherwise meanwhile. ``SX-JOB-ENDED``;
+                ``SX-JOB-GONE``; what Kafka says about the new queues. ``SX-JOB-CHANGE-AT``: it cannot be made at a time.
+                ``SX-JOB-CHANGE-PASSED``: a row of that time or later is read already.
+            Interrupted: ``SX-JOB-CHANGE-PENDING``: not within the timeout; it goes on. ``SX-JOB-CHANGE-UNREAD``: a queue is not
+                read to the end; call it again. If partitions were to change, the inputs are read again meanwhile.
         """
-        from sardonyx.client import shares
+        from sardonyx.client.change import change
 
-        wanted = JobScaled(
-            job=self.id, priority=priority, weight=weight, percentage=percentage, max_peers=max_peers, by=asker()
-        )
-        shares.check(wanted)
-        note = self._sought(self._note())
-        if note is not None and note.status in ENDED:
-            raise shares.job_ended(self.id, note.status)
-        shares.scale(self._zk, wanted, CARRY_OUT)
+        return change(self._client, self, job, None if timeout is None else seconds(timeout), drop, drain, at)
+
+    def try_task(
+        self, task: str, job: Job | LoadedJob | str | os.PathLike[str], rows: int = 1_000, most: int = 20
+    ) -> TaskTrial:
+        """Run another version of a task's function on the last rows of the task's links, beside the version that the job runs,
+        and say what differs.
+
+        Both run in this process; functions of a ``pyspark.sql.DataFrame`` in a Spark session of it. Nothing is committed or
+        written, and the job does not notice. Conditions of edges are not looked at, nor retries.
+
+        Args:
+            task: a task with a function and without state.
+            job: the other version, as :meth:`Client.submit` takes it.
+            rows: how many rows to take, evenly from all partitions.
+            most: how many differences to list.
+
+        Raises:
+            SpecUnreadable, JobInvalid: of ``job``.
+            SardonyxError: ``SX-TRY-TASK``: the task cannot be tried; says why. ``SX-TRY-EMPTY``: no row lies on its links.
+                ``SX-TRY-GONE``: the job has no links. ``SX-JOB-GONE``.
+            FunctionError: of either version, for all rows: it cannot be imported, or gives what cannot be passed on.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``; of Spark.
+        """
+        from sardonyx.client.trying import try_task
+
+        return try_task(self._client, self, task, job, rows, most)
 
     def diff(self, job: Job | LoadedJob | str | os.PathLike[str]) -> JobDiff:
         """Compare this job with one that is to take its place, and say how each difference can be carried out.
@@ -155,6 +190,10 @@ class JobHandle(AsksKafka):
         from sardonyx.client.job_diff import diff
 
         return diff(self._client, self, job)
+
+    def sought(self) -> JobNote | None:
+        """The job's status node, read now; None: no coordinator has taken the job in yet. Raises ``SX-JOB-GONE``."""
+        return self._sought(self._note())
 
     def await_resumable(self, timeout: float | None = CARRY_OUT) -> bool:
         """Wait until the positions of a job that has ended are known, and its topics are deleted. No broker may be away for that.
@@ -225,8 +264,8 @@ class JobHandle(AsksKafka):
             ``SX-WARN-STATE-ROWS`` for each task whose state stays in a database, with what to do.
 
         Raises:
-            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-LETTERS``: it has such dead letters; ``SX-JOB-GONE``: it was
-                forgotten before.
+            SardonyxError: ``SX-JOB-NOT-ENDED``; ``SX-JOB-LETTERS``: it has such dead letters; ``SX-JOB-STATE-NEEDED``: another
+                job goes on with its state; ``SX-JOB-GONE``: it was forgotten before.
             Interrupted: ``SX-JOB-PURGE-PENDING``: it is not gone yet.
         """
         stays = self.ask_purge(with_dead_letters=with_dead_letters)
@@ -244,10 +283,19 @@ class JobHandle(AsksKafka):
         return stays
 
     def require_purgeable(self, *, with_dead_letters: bool = False) -> None:
-        """Raise ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS`` or ``SX-JOB-GONE`` if we cannot purge the job like this."""
-        letters = self.require_ended().letters
-        if letters and not with_dead_letters:
-            raise job_has_letters(self.id, letters)
+        """Raise ``SX-JOB-NOT-ENDED``, ``SX-JOB-LETTERS``, ``SX-JOB-STATE-NEEDED`` or ``SX-JOB-GONE`` if we cannot purge it so."""
+        note = self.require_ended()
+        if note.lends:
+            others = [view.id for view in self._client.jobs() if view.resumes == self.id and view.status not in ENDED]
+            raise SardonyxError(
+                "SX-JOB-STATE-NEEDED",
+                f"job {self.id} cannot be purged: its state log is needed",
+                cause=f"jobs that began with its state have not ended: {listed(others)}",
+                fix="purge it when they have ended",
+                where={"job": self.id, "needed_by": listed(others)},
+            )
+        if note.letters and not with_dead_letters:
+            raise job_has_letters(self.id, note.letters)
 
     def require_ended(self) -> JobNote:
         """Return the job's status.
@@ -329,15 +377,17 @@ class JobHandle(AsksKafka):
         return waiting_for(view, led=view.ended or self._client.led())
 
     def spec(self) -> JobSpec:
-        """Return the job as data.
+        """Return the job as data, as it is now; once it was purged, as it was last seen.
 
         Raises:
             SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
         """
-        if self._spec is None:
-            asked = self._client.submitted().get(self.id)
+        data = self._zk.read(node_paths.job_spec(self.id))
+        if data is None and self._spec is None:
+            self._spec = self._client.submitted().get(self.id)
             data = self._zk.read(node_paths.job_spec(self.id))  # after the above: a job moves from there to here
-            self._spec = asked if data is None else decode_spec(data)
+        if data is not None:
+            self._spec = decode_spec(data)
         if self._spec is None:
             raise job_gone(self.id)
         return self._spec

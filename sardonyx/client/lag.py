@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from queues.backlog import NO_BACKLOG, Backlog
+from sardonyx.client.links import facts_of, links_stand
 from sardonyx.client.views import LinkAudit, LinkLag, laid_out, task_notes
-from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED
 from sardonyx.core.graph import Graph
-from sardonyx.core.notes import JobNote, LinksNote
+from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -20,7 +17,9 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 
-def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> list[LinkLag]:
+def link_lags(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None, *, holds: bool = True
+) -> list[LinkLag]:
     """What is unread on each link that a task reads, and what its topic holds, in the order of the tasks.
 
     Args:
@@ -29,12 +28,13 @@ def link_lags(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
         job: the job's id.
         spec: the job as data.
         note: its status; None while no coordinator has taken it in.
+        holds: whether to ask what the topics hold, too.
 
     Raises:
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
-    known, kept = _asked(zk, settings, graph, job) if _links_stand(note) else ({}, {})
+    known, kept = _asked(zk, settings, graph, job, holds=holds) if links_stand(note) else ({}, {})
     other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
     return [
         LinkLag(
@@ -68,12 +68,11 @@ def link_audits(
     """
     graph = laid_out(spec, settings.deployment, job)
     found = {}
-    data = zk.read(node_paths.job_links(job)) if _links_stand(note) else None
-    if data is not None:
+    facts = facts_of(zk, job) if links_stand(note) else None
+    if facts is not None:
         settings.require("kafka")
         from queues.audit import audit
 
-        facts = msgspec.json.decode(data, type=LinksNote).links
         found = {name: asdict(tally) for name, tally in audit(settings, graph, job, facts).items()}
     return [
         LinkAudit(link=link.name, writer=link.source, reader=stage.name, **found.get(link.name, {}))
@@ -81,10 +80,6 @@ def link_audits(
         for link in stage.ingress
         if link.kind == "internal"
     ]
-
-
-def _links_stand(note: JobNote | None) -> bool:
-    return note is not None and note.links == "made" and note.status not in ENDED
 
 
 def input_positions(
@@ -98,28 +93,28 @@ def input_positions(
     settings.require("kafka")
     from queues import admin
 
-    data = zk.read(node_paths.job_links(job))
-    if data is None:  # the job was deleted at this moment
+    facts = facts_of(zk, job)
+    if facts is None:  # the job was deleted at this moment
         return {}
-    facts = msgspec.json.decode(data, type=LinksNote).links
     return admin.input_positions(settings, laid_out(spec, settings.deployment, job), job, facts)
 
 
 def _asked(
-    zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str
+    zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str, *, holds: bool
 ) -> tuple[dict[str, Backlog], dict[str, dict[str, Any]]]:
     """What is unread, by link; and what the topics of the job hold, by topic."""
     settings.require("kafka")
     from queues.kept import kept
     from queues.lag import lag
 
-    data = zk.read(node_paths.job_links(job))
-    if data is None:  # the job was deleted at this moment
+    facts = facts_of(zk, job)
+    if facts is None:  # the job was deleted at this moment
         return {}, {}
-    facts = msgspec.json.decode(data, type=LinksNote).links
     notes = task_notes(zk.read_many, graph, job)
     complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
     unread = lag(settings, graph, job, facts, complete)
+    if not holds:
+        return unread, {}
     own = {
         link.topic: range(facts[link.name].partitions) for link in graph.links if link.kind in ("internal", "splits")
     }

@@ -9,7 +9,8 @@ import msgspec
 from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
-from sardonyx.core.events import Create, JobSubmitted, LettersClaimed, kind_of
+from sardonyx.core.effects import Create
+from sardonyx.core.events import JobSubmitted, LettersClaimed, kind_of
 from sardonyx.core.names import request_id
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
@@ -26,9 +27,15 @@ def read(zk: ZooKeeperSession, job: str, task: str) -> tuple[Claims, int | None]
 
 
 def commit(
-    zk: ZooKeeperSession, job: str, task: str, claims: Claims, version: int | None, spec: JobSpec | None = None
+    zk: ZooKeeperSession,
+    job: str,
+    task: str,
+    claims: Claims,
+    version: int | None,
+    spec: JobSpec | None = None,
+    by: str = "",
 ) -> bool:
-    """Claim, and submit the job if there is one.
+    """Claim, and submit the job if there is one. ``by``: who asks; empty: the user of this process.
 
     Returns:
         False if it was not done, or the outcome is unknown: then the claims tell.
@@ -36,10 +43,11 @@ def commit(
     from sardonyx.zookeeper.errors import OutcomeUnknown, TransactionFailed  # late: the structs need no client
 
     requests: list[Append] = []
+    by = by or asker()
     events: list[JobSubmitted | LettersClaimed] = (
-        [] if spec is None else [JobSubmitted(job=spec.name, spec=spec, by=asker())]
+        [] if spec is None else [JobSubmitted(job=spec.name, spec=spec, by=by)]
     )
-    for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters, by=asker())]:
+    for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters, by=by)]:
         request = zk.encoded(event)
         if len(request) > ENTRY_LIMIT:
             zk.request(event)  # raises: it says what is too large

@@ -6,11 +6,10 @@ import time
 
 from msgspec.structs import replace
 
-from coordinator.core.entitlement import targets
-from coordinator.core.state import State
 from coordinator.history import reader
 from sardonyx.client.ids import asker
-from sardonyx.client.views import JobShare, Policy
+from sardonyx.client.policy import policy_of
+from sardonyx.client.views import Policy
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobScaled, PolicySet, Scheduler
 from sardonyx.core.structure import share_problems
@@ -25,30 +24,7 @@ _OPTIONS = "`--priority`, `--weight`, `--percentage` and `--max-peers`"
 
 def policy(zk: ZooKeeperSession) -> Policy:
     """The scheduler, and what each running job is entitled to and has, in order of submission."""
-    return _policy_of(reader.present(zk))
-
-
-def _policy_of(state: State) -> Policy:
-    entitled = targets(state)
-    running = [(name, state.jobs[name]) for name in state.plans if name in entitled]
-    return Policy(
-        scheduler=state.scheduler,
-        peers=state.live,
-        jobs=[
-            JobShare(
-                id=name,
-                has=state.held[name],
-                share=entitled[name].peers,
-                least=entitled[name].floor,
-                queued=job.queued,
-                priority=job.priority,
-                weight=job.weight,
-                percentage=job.percentage,
-                max_peers=job.max_peers,
-            )
-            for name, job in running
-        ],
-    )
+    return policy_of(reader.present(zk))
 
 
 def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Policy:
@@ -78,7 +54,7 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
             )
         time.sleep(LOOK_EVERY)
         seen = any(isinstance(event, PolicySet) and event.scheduler == scheduler for event in reader.advance(zk, state))
-    return _policy_of(state)
+    return policy_of(state)
 
 
 def check(wanted: JobScaled) -> None:
@@ -126,7 +102,7 @@ def job_ended(job: str, status: str) -> SardonyxError:
     return SardonyxError(
         "SX-JOB-ENDED",
         f"job {job} is {status}, and has no peers any more",
-        cause="only a job that has not ended is entitled to peers",
+        cause="only a job that has not ended may have peers",
         fix="submit it again with the values that you want",
         where={"job": job},
     )

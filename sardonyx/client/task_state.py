@@ -6,24 +6,29 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from peer.operators import Asked, Stores, WindowOperator
+from queues.key_values import key_readings
 from queues.keys import canonical
 from queues.messages import Logged
+from sardonyx.client.checkpoints import moment, refuse_unknown
+from sardonyx.client.links import links_stand
 from sardonyx.client.views import laid_out
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.errors import FunctionError, InputError, SardonyxError
-from sardonyx.core.events import ENDED
+from sardonyx.core.errors import FunctionError, InputError, SardonyxError, SetupError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, Stage
 from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position
-from sardonyx.core.spec import JobSpec, database_of, stateful
+from sardonyx.core.spec import JobSpec, database_of, stateful, whole_of
 from sardonyx.core.text import listed
 from sardonyx.core.units import seconds
+from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.look import KeyState, Live, keyed_states
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
@@ -39,43 +44,62 @@ _HIDDEN = ("pane", "final", "window_time")
 """Columns of results that mean nothing of windows that are open."""
 _ALL = 2**31 - 1
 
+
+class AtTime(NamedTuple):
+    """The time of a checkpoint, and how far they are apart, in microseconds."""
+
+    time: int
+    every: int
+
+
 StateRow = KeyState | dict[str, Any]
 """What is kept of one key; or the result that one open window would have if it closed now."""
 
 
 def task_state(
-    settings: Settings, job: str, spec: JobSpec, note: JobNote | None, task: str, key: Sequence[str] | None = None
+    settings: Settings,
+    job: str,
+    spec: JobSpec,
+    note: Callable[[], JobNote | None],
+    task: str,
+    key: Sequence[object] | None = None,
+    at: datetime | str | None = None,
+    facts: Callable[[], Mapping[str, LinkFacts]] = dict,
 ) -> Iterator[StateRow]:
     """Read what a task keeps: of keyed state the states and timers of each key, of windows what each open one holds.
 
     Each partition is read as of one commit, and no two partitions as of the same one. It is read from the log whole, which takes
-    about a second for each 500,000 entries.
+    about a second for each 500,000 entries. What is asked for is checked at once, and the log is read when rows are taken.
 
     Args:
         settings: of the deployment.
         job: the job's id.
         spec: the job as data.
-        note: its status.
+        note: asks for its status.
         task: the name of the task.
-        key: the values of one key, as text; None: all keys.
+        key: a list or tuple of the values of one key; None: all keys. A text is read as all that it may mean.
+        at: the time of a checkpoint: what it kept then; None: what it keeps now.
+        facts: asks for the facts of the job's links.
 
     Raises:
         SardonyxError: ``SX-STATE-NONE``: the task keeps no state that can be read here; ``SX-STATE-GONE``: its job does not run;
-            ``SX-STATE-KEY``: these values are no key of it.
+            or ends meanwhile; ``SX-STATE-KEY``: these values are no key of it; ``SX-CHECKPOINT-UNKNOWN``: it has no checkpoint at
+            this time.
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
     stage = next((stage for stage in graph.stages if stage.name == task), None)
     link = _readable(spec, task, stage)
-    if note is None or note.status in ENDED or note.links != "made":
-        raise SardonyxError(
-            "SX-STATE-GONE",
-            f"the state of task {task} of job {job} cannot be read",
-            cause=f"the job is {note.status if note is not None else 'not taken in yet'}, so it has no positions in the log",
-            fix="read it while the job runs; `sardonyx job show` says what became of it",
-        )
+
+    def check() -> None:
+        now = note()
+        if not links_stand(now):
+            raise _gone(task, f"job {job} is {now.status if now is not None else 'not taken in yet'}")
+
+    check()
     assert stage is not None  # noqa: S101 (for the type checker: `_readable` raises)
     wanted = None if key is None else _keys(stage, key)
+    time = None if at is None else AtTime(moment(at), graph.checkpoint_every or 0)
     settings.require("kafka")
     from queues import admin
     from queues.state_topics import StateTopic
@@ -85,7 +109,23 @@ def task_state(
     def positions() -> Mapping[Partition, Position | None]:
         return admin.held_positions(settings, [stage], job)[task]
 
-    yield from state_of(stage, link, topic, positions, wanted)
+    known = facts()
+    adopted = known[link.name].adopts if link.name in known else None
+    adopts = None
+    if adopted is not None:
+        adopts = AdoptedState(adopted, StateTopic(settings, msgspec.structs.replace(link, topic=adopted.topic)))
+    return state_of(stage, link, topic, positions, check, wanted, time, adopts)
+
+
+def nothing_kept(task: str, key: Sequence[str]) -> SardonyxError:
+    """The error for a key that nothing is kept of. It says what the key was read as."""
+    tried = [f"{text!r} was read as {listed(key_readings(text).values())}" for text in key]
+    return SardonyxError(
+        "SX-STATE-EMPTY",
+        f"task {task} keeps nothing of this key" if key else f"task {task} keeps nothing yet",
+        cause="; ".join(tried) or "no batch with state is committed",
+        fix="`sardonyx state export` prints all keys; a state that has expired and a window that has closed are not among them",
+    )
 
 
 def state_of(
@@ -93,7 +133,10 @@ def state_of(
     link: Link,
     topic: StateTopic,
     positions: Callable[[], Mapping[Partition, Position | None]],
+    check: Callable[[], None],
     wanted: Collection[bytes] | None = None,
+    at: AtTime | None = None,
+    adopts: AdoptedState | None = None,
 ) -> Iterator[StateRow]:
     """Read the state of a task, given its log and how to ask for its positions.
 
@@ -102,27 +145,61 @@ def state_of(
         link: that of its state log.
         topic: the log.
         positions: asks for the committed positions of the task, stable.
+        check: raises if the job does not run any more. Then the positions may be any, as its group and its topics are deleted.
         wanted: the canonical bytes of the keys that are wanted; None: all.
+        at: of which checkpoint; None: the state as it is.
+        adopts: what it began with, if its job goes on from a checkpoint.
     """
+    found = _asked(stage, positions, check)
     first = stage.ingress[0].topic
-    found = positions()
-    known = {place.number: position for place, position in found.items() if place.topic == first}
-    clocks = {number: _clock(found, number) for number in known}
-    numbers = set(known)
+    if at is not None:
+        refuse_unknown(stage, found, *at)
+    numbers = {place.number for place in found if place.topic == first}
     if wanted is not None and stage.task.group_by:
-        numbers &= {zlib.crc32(key) % len(known) for key in wanted}
+        numbers = {zlib.crc32(key) % len(numbers) for key in wanted}
     for number in sorted(numbers):
-        position = known[number]
         for left in reversed(range(_AGAIN)):
+            error: SardonyxError | None = None
             try:
-                stores = _stores(link, topic, number, position)
+                stores = _stores(link, topic, number, found[Partition(first, number)], at, adopts)
                 break
-            except InputError as error:
-                if error.code != "SX-STATE-TORN" or not left:
-                    raise
-                time.sleep(0.2)  # the job went on, and what its new position does not need was deleted
-                position = positions()[Partition(first, number)]
-        yield from _rows(stage, number, stores, wanted, clocks[number])
+            except (InputError, SetupError) as raised:
+                error = raised
+            if error.code != "SX-STATE-TORN" or not left:
+                check()  # the log of a job that has ended may be deleted
+                raise error
+            time.sleep(0.2)  # the job went on, and what its new position does not need was deleted
+            found = _asked(stage, positions, check)
+            if at is not None:
+                refuse_unknown(stage, found, *at)
+        yield from _rows(stage, number, stores, wanted, _clock(found, number) if at is None else at.time)
+
+
+def _asked(
+    stage: Stage, positions: Callable[[], Mapping[Partition, Position | None]], check: Callable[[], None]
+) -> Mapping[Partition, Position | None]:
+    """The positions of a task of a job that still ran after they were asked for."""
+    found: Mapping[Partition, Position | None] = {}
+    error: SetupError | None = None
+    try:
+        found = positions()
+    except SetupError as raised:
+        error = raised
+    check()
+    if error is not None:
+        raise error
+    if not any(place.topic == stage.ingress[0].topic for place in found):
+        raise _gone(stage.name, f"Kafka does not show topic {stage.ingress[0].topic}, which it reads")
+    return found
+
+
+def _gone(task: str, cause: str) -> SardonyxError:
+    return SardonyxError(
+        "SX-STATE-GONE",
+        f"the state of task {task} cannot be read",
+        cause=cause,
+        fix="read it while the job runs; `sardonyx job show` says what became of it",
+    )
 
 
 def _clock(positions: Mapping[Partition, Position | None], number: int) -> int:
@@ -151,19 +228,28 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
             cause=f"it is in the database {store.url}",
             fix="read the table sardonyx_state there",
         )
-    if stage.task.relation is not None:
+    if stage.task.relation is not None or whole_of(stage.task) is not None:
+        kept = "a join, a lookup and the like keep rows" if stage.task.relation is not None else "it keeps rows"
+        kept = "a graph keeps its edges" if stage.task.graph is not None else kept
         raise SardonyxError(
             "SX-STATE-NONE",
             f"the state of task {task} cannot be shown",
-            cause="a join, a lookup and the like keep rows that wait for others",
+            cause=f"{kept} that wait for others",
             fix="look at the rows with a copy of the edge into an output; tasks with windows or keyed state can be shown",
         )
     return next(link for link in stage.egress if link.kind == "state")
 
 
-def _keys(stage: Stage, key: Sequence[str]) -> set[bytes]:
-    """The canonical bytes of all keys that a user may mean by some texts: each as a text, a number, a date ..."""
+def _keys(stage: Stage, key: Sequence[object]) -> set[bytes]:
+    """The canonical bytes of all keys that a user may mean: a text may be a text, a number, a date ..."""
     columns = list(stage.task.group_by or ())
+    if not isinstance(key, list | tuple):
+        raise SardonyxError(
+            "SX-STATE-KEY",
+            f"a key of task {stage.name} is a list or a tuple, and {key!r} was given",
+            cause="it has one value for each column of the task's group_by, also if that is one column",
+            fix=f"give [{key!r}]",
+        )
     if len(key) != len(columns):
         raise SardonyxError(
             "SX-STATE-KEY",
@@ -171,35 +257,41 @@ def _keys(stage: Stage, key: Sequence[str]) -> set[bytes]:
             cause=f"it groups by {listed(columns)}" if columns else "it has no key: there is one state for all rows",
             fix=f"name {' '.join(column.upper() for column in columns)}" if columns else "name no key",
         )
-    return {canonical(*values) for values in itertools.product(*map(_meanings, key))}
+    meant = [key_readings(value) if isinstance(value, str) else [canonical(value)] for value in key]
+    return {b"".join(values) for values in itertools.product(*meant)}
 
 
-_WORDS = {"true": True, "false": False, "null": None}
-
-
-def _meanings(text: str) -> list[object]:
-    found: list[object] = [text]
-    for read in (int, float, date.fromisoformat, datetime.fromisoformat, _WORDS.__getitem__):
-        try:
-            found.append(read(text))
-        except (ValueError, KeyError):
-            continue
-    return found
-
-
-def _stores(link: Link, topic: StateTopic, number: int, position: Position | None) -> Stores:
-    """The stores of a shard as of a commit. What stands behind it in the log is of later ones."""
+def _stores(
+    link: Link,
+    topic: StateTopic,
+    number: int,
+    position: Position | None,
+    at: AtTime | None,
+    adopts: AdoptedState | None = None,
+) -> Stores:
+    """The stores of a shard as of a commit, or of a checkpoint. What stands behind it in the log is of later ones."""
     stores = Stores(lambda _, schema: MemoryStore(schema))
+    mark = Mark() if position is None or position.state is None else Mark(*position.state)
+    saved: Mapping[str, bytes] = {}
+    if adopts is not None and mark.base == 0 and at is None:  # its own log does not hold all of it yet
+        saved = adopts.fill(number, stores, _NAMES)
     if position is None or position.state is None:
         return stores
-    mark = Mark(*position.state)
-    restore = Restore(mark, stores.all, topic=link.topic, partition=number, others=_NAMES, make=stores.open)
+    if at is not None:
+        known = None if position.checkpoints is None else position.checkpoints.at(at.time)
+        assert known is not None  # noqa: S101 (for the type checker: an unknown time is refused before)
+        mark = Mark(known.seq, known.low, known.base)
+    restore = Restore(
+        mark, stores.all, topic=link.topic, partition=number, others=_NAMES, make=stores.open, saved=saved
+    )
     end = topic.end(number)
     restore.read(_up_to(mark, link, number, topic.read(number, restore.start, end)))
     while not restore.reached and (further := topic.end_beyond(number, end)) > end:
         restore.read(_up_to(mark, link, number, topic.read(number, end, further)))
         end = further
     restore.finish()
+    for name, undo in (restore.undo.get(at.time, {}) if at is not None else {}).items():
+        stores.all[name].apply(undo)
     return stores
 
 
@@ -241,4 +333,4 @@ def _key_of(stage: Stage, row: Mapping[str, Any]) -> bytes:
         return b""
 
 
-__all__ = ["StateRow", "state_of", "task_state"]
+__all__ = ["StateRow", "nothing_kept", "state_of", "task_state"]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from coordinator.core.explanation import Code, Explanation
 from queues.backlog import Precision
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure
+from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import ENDED, Counts, JobStatus, PeerState, Scheduler, TaskState
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
-from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
+from sardonyx.core.spec import JobSpec, Route, TaskSpec, TaskType
 from sardonyx.core.text import plural
 
 if TYPE_CHECKING:
-    from coordinator.core.explain import Code, Explanation
     from coordinator.core.state import State
 
 ViewStatus = JobStatus | Literal["submitted"]
@@ -112,6 +112,13 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     waits_for: int = 0
     """How many more virtual peers it needs: a bounded job before it can continue, an unbounded one for a peer on each task."""
+    suspended: bool = False
+    """It gets no virtual peers until it is resumed, because a user wants that, or because it failed after a change (``error``).
+    Those that work for it leave after the batch in hand."""
+    revision: int = 1
+    """How many specs it has had: 1, and one more for each change."""
+    changing: bool = False
+    """Its virtual peers leave after the batch in hand; the next ones work by another spec."""
     queued: bool = False
     """It runs and gets no virtual peers now, because those that there are have been promised to other jobs."""
     submitted_at: float | None = None
@@ -121,7 +128,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     stopping: bool = False
     """A user has stopped it. It ends when all that its inputs have read has gone through it."""
     resumes: str = ""
-    """The job from whose positions it went on."""
+    """The job from whose positions it went on, or whose rows it works once more with its states (``replays``)."""
+    replays: bool = False
+    """It works rows of that job once more, and takes nothing over from it."""
     resumed_by: str = ""
     """The job that goes on from its positions."""
     by: str = ""
@@ -198,7 +207,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job, or its clock, from going on, and that the coordinator's log does not know."""
 
-    code: Literal["not-led", "backlog", "submitted", "kafka-away", "clock-held"]
+    code: Literal["not-led", "backlog", "submitted", "kafka-away", "clock-held", "loop-goes-on"]
     text: str
 
 
@@ -226,10 +235,12 @@ class Why(msgspec.Struct, frozen=True):
 
     @property
     def in_short(self) -> str | None:
-        """The main thing that keeps the job from continuing, in one line; None if nothing does."""
+        """The main thing that keeps the job from continuing, in one line, or else the change that is made at a time."""
         if self.outside:
             return self.outside[0].text
-        return next((reason.text for reason in self.explanation.reasons if reason.code in HOLDING), None)
+        reasons = self.explanation.reasons
+        held = next((reason.text for reason in reasons if reason.code in HOLDING), None)
+        return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
 
 
 def cluster_view(state: State, at: float | None = None) -> ClusterView:
@@ -263,6 +274,18 @@ def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
         return graph_of(spec, deployment, job)
     except (graphlib.CycleError, KeyError):
         return Graph(order=[], stages=[], bound={}, bounded=True)
+
+
+def check_unbounded(job: str, spec: JobSpec, deployment: str) -> None:
+    """Raises ``SX-JOB-BOUNDED`` if a job ends by itself."""
+    if laid_out(spec, deployment, job).bounded:
+        raise SardonyxError(
+            "SX-JOB-BOUNDED",
+            f"job {job} ends by itself, so it cannot be stopped",
+            cause="all its inputs have an end, and a job that stops before it would leave rows out",
+            fix=f"wait for it (`sardonyx job await {job}`), or end it at once (`sardonyx job kill {job}`)",
+            where={"job": job},
+        )
 
 
 def job_view(
@@ -300,12 +323,16 @@ def job_view(
         tasks=views,
         error=note.error,
         waits_for=0 if note.status in ENDED else note.waits_for,
+        suspended=note.suspended,
+        revision=note.revision,
+        changing=note.changing,
         queued=note.queued,
         submitted_at=note.submitted_at,
         ended_at=note.ended_at,
         letters=note.letters,
         stopping=note.stopping,
         resumes=note.resumes,
+        replays=note.replays,
         resumed_by=note.resumed_by,
         by=note.by,
     )
@@ -386,7 +413,7 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
     """Show a topic that is itself a link, or a fused task.
 
     The rows of such a topic are those that its neighbours read from it, or wrote to it. Of fused tasks, we count only
-    what leaves the micro-batch.
+    what leaves the micro-batch. It is not counted how many results meet a condition, or go over an edge of late or failed rows.
     """
     task = spec.task(name)
     # A job that was refused may have edges that no valid job has: those to tasks without a stage tell nothing.
@@ -398,7 +425,7 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
         telling = [stages[reader].rows_in for reader in neighbours if len(graph.stage(reader).ingress) == 1]
         known = [rows for rows in telling if rows is not None]
         rows = max(known) if known else None
-    elif not inner:
+    elif not inner and all(spec.route(*edge) == Route() for edge in spec.workflow if edge[1] == name):
         written = [view.rows_out for view in beside]
         rows = None if None in written else sum(count for count in written if count is not None)
     return TaskView(
@@ -457,8 +484,11 @@ def waiting_for(view: JobView, *, led: bool) -> str | None:
         return "no coordinator leads this deployment; start one with `sardonyx coordinator`"
     if view.status == "submitted":
         return "the coordinator has not taken it in yet"
+    if view.changing or view.suspended:
+        now = "being changed: its peers leave after the batch in hand"
+        return f"it is {now if view.changing else f'suspended; `sardonyx job resume {view.id}` lets it go on where it was'}"
     needed = f"{view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
     if view.queued:
-        return f"waits for {needed if view.waits_for else 'virtual peers'}: it is queued, since other jobs come first"
+        return f"waits for {needed if view.waits_for else 'virtual peers'}: it is queued, and has none until enough are free"
     turns = "; its peers take turns at its tasks" if any(task.peers for task in view.tasks) else ""
     return f"waits for {needed}{turns}" if view.waits_for else None

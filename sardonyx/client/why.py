@@ -1,6 +1,7 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
-Outside are a coordinator that is missing or stalled, a Kafka that does not answer, and what holds the clock of a job.
+Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, and what is on
+its way in its loops.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
-from sardonyx.client.clocks import what_holds
+from sardonyx.client.clocks import lacking, what_holds
+from sardonyx.client.cycles import in_words
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
+from sardonyx.core.changing_at import pending
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import ENDED
 from sardonyx.core.notes import EpochNote
@@ -54,6 +57,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running" and (words := _clock_held(client, job)):
         outside.append(Outside("clock-held", words))
+    if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
+        outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]
     return Why(explanation, outside)
 
 
@@ -97,11 +102,30 @@ def _kafka_silent(settings: Settings) -> str | None:
     return None
 
 
+def _loops(client: Client, job: str) -> list[str]:
+    """What is on its way in the loops of a job; nothing, if Kafka cannot be asked."""
+    if not client.settings.kafka.bootstrap_servers:
+        return []
+    try:
+        return [in_words(cycle) for cycle in client.job(job).cycles()]
+    except SardonyxError:
+        return []
+
+
 def _clock_held(client: Client, job: str) -> str | None:
-    """What holds the clock of a running job; None if it has none, or it cannot be asked for."""
+    """What holds the clock of a running job; None if it has none, or it cannot be asked for. Of a job that is changed at a time,
+    what that waits for.
+    """
     if not client.settings.kafka.bootstrap_servers:
         return None
     try:
-        return what_holds(client.job(job).clock())
+        handle = client.job(job)
+        clocks = handle.clock()
+        spec = handle.spec()
+        waits = pending(spec)
+        lack = None if waits is None else lacking(spec, waits, clocks)
     except SardonyxError:
         return None
+    if waits is not None and lack is not None:
+        return f"its change at {waits.time} is not complete: {lack.text(waits)}"
+    return what_holds(clocks)

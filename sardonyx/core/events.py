@@ -1,4 +1,4 @@
-"""The closed set of events and effects, and their wire form. Pure.
+"""The closed set of events, and their wire form. Pure.
 
 The coordinator decides on one event after the other; each has its number ``n`` in the log. Peers and clients request an event
 by writing its wire form to ``/inbox``. The coordinator itself makes the others, from a pulse, a timer or a completed effect.
@@ -13,6 +13,7 @@ import msgspec
 
 from sardonyx.core.errors import Failure
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import Adopted, CheckpointPoint, EndPoint
 
 FORMAT = 7
 """Version of the wire form that this release writes. It reads every version from :data:`OLDEST` on. A log or snapshot of a later
@@ -20,7 +21,7 @@ version is refused, never misread.
 """
 OLDEST = 4
 """The oldest version that this release reads: that of the release before it."""
-RULES = 3
+RULES = 4
 """The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
 that does not say which rules it knows is of a release that knows only rules 1."""
 
@@ -47,8 +48,8 @@ it."""
 
 
 class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The facts about a link from when its job was planned. They change only when the job is stopped. All readers agree on
-    them, because they are offered their task after the change.
+    """The facts about a link from when its job was planned, or the link was added. They change only when the job is stopped or
+    changed. All readers agree on them, because they are offered their task after the change.
     """
 
     partitions: int
@@ -58,6 +59,22 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     """Per partition the offset after the last one to read; None: sentinels mark the end, or the link never ends."""
     stops: bool = False
     """The job is being stopped: each partition ends where the task's group had committed it."""
+    place: int | None = None
+    """Internal, of a job whose queues were changed: the number under which the task that writes it counts the rows of this link
+    (:attr:`sardonyx.core.positions.Position.told`). None: its place among the internal links of that task."""
+    revision: int = 0
+    """Internal: the revision of the job that has added it; 0: it had it from the beginning."""
+    carried: int | None = 0
+    """Internal: rows that were written to it and that positions on links counted which are gone; None: it is not known how
+    many.
+    """
+    since: int | None = None
+    """Of a job that goes on from a checkpoint: its time, in microseconds. Input, and internal into a task with state: rows before
+    it are left out. The clock of each partition begins there."""
+    clocks: list[tuple[int, int]] | None = None
+    """Of a job that goes on with the states of a stopped one: with which greatest time and clock each partition begins."""
+    adopts: Adopted | None = None
+    """State, of a job that goes on with the states of another one: what the task begins with."""
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -82,6 +99,10 @@ class LastCommits(msgspec.Struct, frozen=True):
     """By task, by topic of the user's that it reads, the next offset to read in each partition; None: nothing was committed."""
     letters: dict[str, int] = {}
     """Dead letters on the topic of each task whose group was gone before its counts could be read; only tasks that have any."""
+    checkpoints: list[CheckpointPoint] = []
+    """The complete ones, in the order of time."""
+    end: EndPoint | None = None
+    """If it has tasks with state, all with a log of it."""
 
 
 class Event(
@@ -124,25 +145,58 @@ class Left(Event, frozen=True, kw_only=True, tag="leave"):
 
 
 class JobSubmitted(UserEvent, frozen=True, kw_only=True, tag="submit"):
-    """A client submits a job, under an id that the client made. ``resumes``: the ended job from whose positions it goes on."""
+    """A client submits a job, under an id that the client made. ``resumes``: the ended job from whose positions it goes on.
+    ``resumes_at``: from its last complete checkpoint at or before this time, in microseconds, with its state; None: from where it
+    ended, without. ``replays``: in place of both, a checkpoint of that job, which need not have ended. This one works rows of it
+    once more, with the states of the checkpoint, and takes nothing over.
+    """
 
     job: str
     spec: JobSpec
     resumes: str = ""
+    resumes_at: int | None = None
+    replays: CheckpointPoint | None = None
 
 
 class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
-    """Every topic of the job exists; ``links`` holds the facts by link name."""
+    """Every topic of the job exists; ``links`` holds the facts by link name.
+
+    ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by task and topic, where each partition
+    stood when its group had no member and no batch of the old revision could be committed any more; None where nothing was. What
+    comes from there on is worked by the new revision. Empty if the log could not hold it.
+    """
 
     job: str
     links: dict[str, LinkFacts]
+    revision: int = 0
+    since: dict[str, dict[str, list[int | None]]] = {}
 
 
 class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):
-    """A topic could not be created or found."""
+    """A topic could not be created or found. ``revision``: as of :class:`LinksCreated`; the job goes on as it was."""
 
     job: str
     error: Failure
+    revision: int = 0
+
+
+class LinksDropped(Event, frozen=True, kw_only=True, tag="links-dropped"):
+    """The topics and groups that a change has removed from a job are gone. ``revision``: the one without them."""
+
+    job: str
+    revision: int
+
+
+class LinksRead(Event, frozen=True, kw_only=True, tag="links-read"):
+    """What the groups of an ended job had committed when their last member had left. Nothing of it is deleted before this is in
+    the log, if the job has states or checkpoints. The fields are those of :class:`LastCommits`.
+    """
+
+    job: str
+    counts: dict[str, Counts] = {}
+    positions: dict[str, dict[str, list[int | None]]] = {}
+    checkpoints: list[CheckpointPoint] = []
+    end: EndPoint | None = None
 
 
 class LinksDeleted(Event, frozen=True, kw_only=True, tag="links-deleted"):
@@ -257,6 +311,8 @@ class JobScaled(UserEvent, frozen=True, kw_only=True, tag="job-scaled"):
     """0: none from now on."""
     max_peers: int | None = None
     """0: no limit from now on."""
+    suspended: bool | None = None
+    """Whether it gets no peers at all. It keeps its queues, positions and state, and goes on from them when it may have peers."""
 
 
 class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
@@ -265,6 +321,21 @@ class BackoffEnded(Event, frozen=True, kw_only=True, tag="backoff-ended"):
     job: str
     task: str
     failures: int
+
+
+class JobChanged(UserEvent, frozen=True, kw_only=True, tag="change"):
+    """A user changes a job that has not ended: its peers leave after the batch in hand, and the next ones work by the new spec.
+
+    ``revision`` is that of the job which the new spec was compared with. If the job has another one, nothing changes. ``drop``:
+    the tasks and queues that go, and whose unread rows go with them. ``same``: the tasks whose functions are the same in the code
+    of both versions; if the specs say the same of them, too, their peers stay.
+    """
+
+    job: str
+    spec: JobSpec
+    revision: int
+    drop: list[str] = []
+    same: list[str] = []
 
 
 class JobStopped(UserEvent, frozen=True, kw_only=True, tag="stop"):
@@ -278,6 +349,16 @@ class LinksKept(UserEvent, frozen=True, kw_only=True, tag="keep"):
 
     job: str
     seconds: Annotated[int, msgspec.Meta(ge=0, le=10**10)]
+
+
+class JobRolledBack(UserEvent, frozen=True, kw_only=True, tag="rollback"):
+    """A user has a running job go back: it ends at once, and another one goes on from its last complete checkpoint at or before a
+    time. ``into``: the id of that one, which the client made. ``to``: the time, in microseconds.
+    """
+
+    job: str
+    into: str
+    to: int
 
 
 class JobKilled(UserEvent, frozen=True, kw_only=True, tag="kill"):
@@ -338,6 +419,7 @@ Request = (
     | JobSubmitted
     | JobStopped
     | LinksKept
+    | JobRolledBack
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -345,6 +427,7 @@ Request = (
     | Left
     | Yielded
     | PolicySet
+    | JobChanged
     | JobScaled
 )
 """Events that peers and clients may put into the inbox."""
@@ -354,7 +437,9 @@ AnyEvent = (
     | PeerDied
     | LinksCreated
     | LinksFailed
+    | LinksRead
     | LinksDeleted
+    | LinksDropped
     | AckTimedOut
     | GraceEnded
     | Acked
@@ -366,6 +451,7 @@ AnyEvent = (
     | JobSubmitted
     | JobStopped
     | LinksKept
+    | JobRolledBack
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -376,6 +462,7 @@ AnyEvent = (
     | TurnEnded
     | Rebalanced
     | PolicySet
+    | JobChanged
     | JobScaled
     | RulesRaised
 )
@@ -402,44 +489,3 @@ def decode_event(data: bytes) -> AnyEvent:
 def decode_request(data: bytes) -> Request:
     """Like :func:`decode_event`, but only for what peers and clients may ask."""
     return _requests.decode(data)
-
-
-# What is to be done about an event. Effects on the tree carry paths relative to the root; the service applies all of an
-# event's in one transaction with the checkpoint. The others run after it, are idempotent, and end as a new event.
-
-
-class Create(msgspec.Struct, frozen=True, gc=False):
-    path: str
-    data: bytes = b""
-
-
-class Set(msgspec.Struct, frozen=True, gc=False):
-    path: str
-    data: bytes
-
-
-class Delete(msgspec.Struct, frozen=True, gc=False):
-    path: str
-
-
-class DeletePulse(msgspec.Struct, frozen=True):
-    """Take a revoked peer's pulse away, if it is still there; its session may be alive, but it is no peer any more."""
-
-    peer: str
-
-
-class CreateLinks(msgspec.Struct, frozen=True):
-    """Make the job's topics and look the user's up; ends as LinksCreated or LinksFailed."""
-
-    job: str
-
-
-class DeleteLinks(msgspec.Struct, frozen=True):
-    """Remove the job's topics, groups and sentinels; ends as LinksDeleted."""
-
-    job: str
-
-
-TreeEffect = Create | Set | Delete
-OuterEffect = DeletePulse | CreateLinks | DeleteLinks
-Effect = TreeEffect | OuterEffect

@@ -13,7 +13,8 @@ import msgspec
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, OLDEST, JobSubmitted, Request, UserEvent, encode_event, kind_of
 from sardonyx.core.graph import has_end
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.secrets import refers
+from sardonyx.core.spec import JobSpec, function_of
 
 _REQUESTS = {
     "ack": {"peer", "assignment"},
@@ -77,12 +78,18 @@ def spec_format(spec: JobSpec) -> int:
     defaults = _defaults(JobSpec)
     inputs = [task for task in spec.catalog if task.type == "input"]
     newer = {name for name, value in job.items() if name not in _JOB and value != defaults.get(name)}
+    if any(route.bounds is not None for route in spec.routes.values()):
+        newer.add("bounds")
     for task in spec.catalog:
         defaults = _defaults(type(task))
         fields = msgspec.structs.asdict(task)
         newer |= {name for name, value in fields.items() if name not in _TASK and value != defaults.get(name)}
         if task.connector in _NEWER_OPTIONS:
             newer |= _NEWER_OPTIONS[task.connector] & task.options.keys()
+        if refers(task.params) or refers(task.options):  # a reader of format 4 would take the reference for the value
+            newer.add("secrets")
+        if any(map(function_of, task.params.values())):
+            newer.add("functions in params")
         if task.type == "input" and task.options.get("end") == "marker":
             newer.add("end")
         if task.type == "output" and task.connector == "files" and not all(map(has_end, inputs)):

@@ -70,7 +70,7 @@ def in_full(front: Front) -> Front:
 
 
 def fitted(front: Front, room: int = LONGEST_FRONT) -> Front:
-    """What is left of a front that is told in a text of at most ``room`` bytes: nowhere more than it says itself."""
+    """What is left of a front in a text of at most ``room`` bytes: nowhere more than it says itself."""
     return in_full(told(front, room))
 
 

@@ -13,10 +13,23 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.row_times import row_times, time_of, time_over
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, database_of, is_custom, late_policy, stateful
-from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
+from sardonyx.core.spec import (
+    CycleSpec,
+    JobSpec,
+    OnError,
+    Route,
+    TaskSpec,
+    database_of,
+    is_custom,
+    late_policy,
+    stateful,
+    whole_of,
+)
+from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec, combines, valid_length
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
@@ -49,11 +62,19 @@ class Link(msgspec.Struct, frozen=True):
     time: TimeSpec | None = None
     """Input: where the times of its rows come from. The stage that reads it may be another task than the input that says so."""
     window: WindowSpec | None = None
-    """Internal, into a window: the task that writes combines the rows of each key by it. No ``group_by``: there is one key."""
+    """Internal, into a window: the task that writes prepares the rows for it. No ``group_by``: there is one key."""
+    combined: bool = False
+    """Internal, into a window: the task that writes combines the rows of each key."""
     keyed: bool = False
-    """Internal, into a task that keeps a state for each key. No ``group_by``: there is one key."""
+    """Internal, into a task that keeps a state for each key, a graph, or rounds. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
     """Internal, into a task with state: where the time of a row stands; None if none is needed and the rows have none."""
+    feedback: bool = False
+    """Internal: it leads back to the beginning of a loop, or from shard to shard of a graph.
+    The task that reads it proves that nothing comes any more; the one that
+    writes it does not seal it."""
+    rests: bool = False
+    """Input, and splits: nothing is read of it until the queues of the job have another number of partitions."""
 
     @property
     def owned(self) -> bool:
@@ -81,6 +102,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     task: TaskSpec
     ingress: list[Link]
+    """Links that it reads; feedback links come last."""
     egress: list[Link]
     """Links that it writes: its results go there, its dead letters, and the log of its state. An output stage's results go to its
     connector; if that keeps a ``parts`` link, it is here."""
@@ -90,6 +112,11 @@ class Stage(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.task.name
+
+    @property
+    def between_shards(self) -> Link | None:
+        """The link over which the shards of its graph send messages to each other; None: it has no such graph."""
+        return next((link for link in self.ingress if link.source == self.name), None) if self.task.graph else None
 
     @property
     def positioned(self) -> list[Link]:
@@ -128,6 +155,16 @@ class Stage(msgspec.Struct, frozen=True):
         return f"slot-{slot}"
 
 
+class Cycle(msgspec.Struct, frozen=True):
+    """A loop of stages: each of them is reached from each other one, over feedback links."""
+
+    name: str
+    stages: list[str]
+    """In topological order, without the feedback links."""
+    max_hops: int | None = None
+    """How often a row, and what is made of it, may go over a feedback link; None: any number of times."""
+
+
 class Graph(msgspec.Struct, frozen=True):
     """A job's links and stages. ``stages`` and ``order`` are in topological order; ties keep the catalog's order."""
 
@@ -142,6 +179,14 @@ class Graph(msgspec.Struct, frozen=True):
     """Whether the job has clocks: an input has times, or a task has state."""
     lineage: bool = False
     """Whether its tasks state how far the partitions of its sources have passed them."""
+    checkpoint_every: int | None = None
+    """How far its checkpoints are apart, in microseconds; None: it has none."""
+    cycles: list[Cycle] = []
+    """Its loops. They have no stage in common. A graph whose vertices are divided among partitions is one of a single stage."""
+
+    def cycle_of(self, stage: str) -> Cycle | None:
+        """The loop that a stage is in; None: it is in none."""
+        return next((cycle for cycle in self.cycles if stage in cycle.stages), None)
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -192,6 +237,8 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place, there is no queue of
     ours
     between them anyway.
+
+    Feedback edges are internal links as well. They do not count for the order.
     """
     return _Layout(spec, deployment, job).graph()
 
@@ -209,26 +256,57 @@ class _Layout:
         for source, target in spec.workflow:
             self._ins[target].append(source)
             self._outs[source].append(target)
+        self._back_from: dict[str, list[str]] = {name: [] for name in self._order}
+        self._back_to: dict[str, list[str]] = {name: [] for name in self._order}
+        for source, target in spec.feedback:
+            self._back_from[target].append(source)
+            self._back_to[source].append(target)
+        self._loops = {cycle.name: self._inside(cycle) for cycle in spec.cycles}
+        self._durable = [task.name for task in spec.catalog if task.graph is not None and task.graph.durable]
+        """Tasks whose shards send messages to each other."""
         self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
         self._times = row_times(spec, self._order) if any(map(stateful, spec.catalog)) else {}
+        self._every = valid_length(spec.checkpoint_every) or None
+        self._rests = spec.next_partitions is not None
         self._first: dict[str, str] = {}
         """Fused tasks -> the first of those that they are fused with."""
         for name in self._order:
-            if self._tasks[name].fuse and self._ins[name]:
+            if self._tasks[name].fuse and self._ins[name] and not self._back_from[name]:
                 before = self._ins[name][0]
                 if name not in self._bound_out and before not in self._bound_in:
                     self._first[name] = self._first.get(before, before)
 
     def graph(self) -> Graph:
         elsewhere = self._bound_in | self._bound_out | set(self._first)
+        stages = [self._stage(name) for name in self._order if name not in elsewhere]
         return Graph(
             order=self._order,
-            stages=[self._stage(name) for name in self._order if name not in elsewhere],
+            stages=stages,
             bound={name: self._beside(name) for name in self._order if name in elsewhere},
             timed=any(task.time is not None or stateful(task) for task in self._spec.catalog),
             lineage=self._spec.lineage,
+            checkpoint_every=self._every,
+            cycles=[
+                *(self._cycle(cycle, stages) for cycle in self._spec.cycles),
+                *(Cycle(name, [name]) for name in self._durable),
+            ],
             bounded=all(is_bounded(task) for task in self._spec.catalog if task.type == "input"),
         )
+
+    def _inside(self, cycle: CycleSpec) -> set[str]:
+        """The tasks of a loop: those on a way from the target of a feedback edge to the source of one."""
+        after, before = {target for _, target in cycle.back}, {source for source, _ in cycle.back}
+        for name in self._order:
+            if after.intersection(self._ins[name]):
+                after.add(name)
+        for name in reversed(self._order):
+            if before.intersection(self._outs[name]):
+                before.add(name)
+        return after & before
+
+    def _cycle(self, cycle: CycleSpec, stages: list[Stage]) -> Cycle:
+        runs = {self._runs(name) for name in self._loops[cycle.name]}
+        return Cycle(cycle.name, [stage.name for stage in stages if stage.name in runs], cycle.max_hops)
 
     def _stage(self, name: str) -> Stage:
         fused = [self._tasks[other] for other in self._order if self._first.get(other) == name]
@@ -248,17 +326,28 @@ class _Layout:
     def _ingress(self, name: str) -> list[Link]:
         task = self._tasks[name]
         if task.type != "input":
-            return [self._between(source, name) for source in self._ins[name]]
+            back = [self._between(source, name, feedback=True) for source in self._back_from[name]]
+            return [*(self._between(source, name) for source in self._ins[name]), *back, *self._to_itself(name)]
         if task.connector == "kafka":  # it has a function: it reads the user's topic itself
             return [
-                Link(f"{name}.topic", str(task.options["topic"]), "input", name, name, task.options, time=task.time)
+                Link(
+                    f"{name}.topic",
+                    str(task.options["topic"]),
+                    "input",
+                    name,
+                    name,
+                    task.options,
+                    time=task.time,
+                    rests=self._rests,
+                )
             ]
-        return [self._own(name, "splits")]
+        return [replace(self._own(name, "splits"), rests=self._rests)]
 
     def _egress(self, name: str, last: TaskSpec) -> list[Link]:
-        own = [self._own(name, what) for what in _kept_beside(self._tasks[name])]
+        own = [*self._to_itself(name), *(self._own(name, what) for what in _kept_beside(self._tasks[name]))]
         if last.type != "output":
-            return [self._between(last.name, target) for target in self._outs[last.name]] + own
+            back = [self._between(last.name, target, feedback=True) for target in self._back_to[last.name]]
+            return [*(self._between(last.name, target) for target in self._outs[last.name]), *back, *own]
         if last.connector == "files" or is_custom(last.connector):
             return [self._own(name, "parts"), *own]
         if last.connector == "kafka":
@@ -266,15 +355,21 @@ class _Layout:
             return [Link(f"{last.name}.topic", topic, "output", name, last.name, last.options), *own]
         return own
 
+    def _to_itself(self, name: str) -> list[Link]:
+        """The link over which the shards of a graph send messages to each other, if they do."""
+        return [self._between(name, name, feedback=True)] if name in self._durable else []
+
     def _own(self, task: str, what: LinkKind) -> Link:
         return Link(f"{task}.{what}", f"{self._prefix}.{task}.{what}", what, task, task)
 
-    def _between(self, source: str, target: str) -> Link:
+    def _between(self, source: str, target: str, *, feedback: bool = False) -> Link:
         name = f"{source}.{target}"
         route = self._spec.route(source, target)
         if source in self._bound_in:
             task = self._tasks[source]
-            return Link(name, str(task.options["topic"]), "input", source, target, task.options, time=task.time)
+            time = _within(task.time, route)
+            topic = str(task.options["topic"])
+            return Link(name, topic, "input", source, target, task.options, time=time, rests=self._rests)
         if target in self._bound_out:
             options = self._tasks[target].options
             return Link(name, str(options["topic"]), "output", self._runs(source), target, options, route)
@@ -288,20 +383,39 @@ class _Layout:
             route=route,
             group_by=_key_over(reader, source),
             window=reader.window,
-            keyed=reader.keyed is not None,
+            combined=reader.window is not None and combines(reader.window, self._every),
+            keyed=reader.keyed is not None or whole_of(reader) is not None,
             row_time=self._time(reader, source),
+            feedback=feedback,
         )
 
     def _time(self, reader: TaskSpec, source: str) -> RowTime | None:
-        """Where the rows of one link have their times, if the task that reads it has state."""
-        if reader.relation is not None and reader.relation.two_sided:
+        """Where the rows of one link have their times, if the task that reads it has state that goes by times. None in a loop
+        does.
+        """
+        whole = reader.iterate is not None or (reader.graph is not None and reader.graph.window is None)
+        if whole or any(reader.name in names for names in self._loops.values()):
+            return None
+        if reader.graph is not None or (reader.relation is not None and reader.relation.two_sided):
             return time_over(self._spec, self._times, source, reader.name)
         return time_of(reader, self._times[reader.name]) if stateful(reader) else None
 
 
+def _within(time: TimeSpec | None, route: Route) -> TimeSpec | None:
+    """The times of a topic that a task reads in place, which leaves out the rows that do not go over its edge."""
+    bounds = route.bounds
+    if time is None or bounds is None:
+        return time
+    if bounds.before is None:
+        return replace(time, since=max(time.since or NEVER, NEVER if bounds.since is None else bounds.since))
+    return replace(time, until=NEVER if bounds.over else min(END if time.until is None else time.until, bounds.before))
+
+
 def _key_over(reader: TaskSpec, source: str) -> list[str] | str | None:
     """The columns of the key in the rows of one link."""
-    relation = reader.relation
+    relation, graph = reader.relation, reader.graph
+    if graph is not None and graph.durable:
+        return None if source == reader.name else [graph.source if source == graph.edges else graph.id]
     if relation is not None and relation.right == source and relation.right_on is not None:
         return relation.right_on
     return reader.group_by
@@ -324,7 +438,7 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
 
     def looked_at(task: TaskSpec) -> bool:
         readers = outs[task.name]
-        routed = any(spec.route(task.name, reader) != Route() for reader in readers)
+        routed = any(replace(spec.route(task.name, reader), bounds=None) != Route() for reader in readers)
         keyed = any(tasks[reader].group_by or stateful(tasks[reader]) for reader in readers)
         return routed or task.on_error != OnError() or keyed
 

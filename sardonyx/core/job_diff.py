@@ -12,13 +12,18 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from sardonyx.core.changing import Obstacle, not_given_up
+from sardonyx.core.changing_at import bounds_text, leads_to, pending, problems_at, settled, waits_text
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
-from sardonyx.core.resuming import Predecessor, ResumeProblem, topics_read
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, topics_read
+from sardonyx.core.resizing import awake, resized
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
 from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
 from sardonyx.core.text import listed, plural
+
+_STANDS_STILL = "its inputs stand still until its queues are read to their end"
 
 Status = Literal["kept", "changed", "added", "removed"]
 
@@ -95,6 +100,16 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks of both versions whose state the new job begins without if it resumes the old one; none if it cannot."""
     refusals: list[Refusal]
     """Why some ways cannot be taken. Of each way the first one is what its command would say."""
+    drop: list[str] = []
+    """The tasks and queues whose unread rows go if the running job is changed: ``--drop`` names them."""
+    at_a_time: bool = False
+    """Whether the running job can be changed so that rows before a time go the old way, and others the new one, as far as the
+    specs tell.
+    """
+    waits: str = ""
+    """If it is being changed at a time, what that waits for, in words."""
+    waits_until: str = ""
+    """That time, if this is the version that it leads to."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -132,7 +147,9 @@ def job_diff(
         job: the id of the old job, for the texts; its name by default.
         code: in what the modules of the two jobs differ; None: only the hashes in the specs are known.
     """
-    return _Comparison(_plain(old), _plain(new), before or Predecessor(old, "running"), job or old.name, code).result()
+    return _Comparison(
+        awake(settled(_plain(old))), _plain(new), before or Predecessor(old, "running"), job or old.name, code
+    ).result()
 
 
 def _plain(spec: JobSpec) -> JobSpec:
@@ -164,6 +181,7 @@ class _Comparison:
 
     def __init__(self, old: JobSpec, new: JobSpec, before: Predecessor, job: str, code: CodeChange | None) -> None:
         self._old, self._new, self._job = old, new, job
+        self._pending = pending(old)
         self._code = code if old.code != new.code else CodeChange(frozenset(), frozenset())
         self._ways = Ways(old, new, before, job)
         self._reads = [link for link in graph_of(new, "", "").links if link.kind == "input"]
@@ -179,7 +197,7 @@ class _Comparison:
             before=self._job,
             after=self._new.name,
             equal=not found,
-            ways=[way for way in ways if way != "resume" or not self._ways.problems],
+            ways=[way for way in ways if not self._refused(way)],
             in_place=self._ways.running and all(IN_PLACE.intersection(each.ways) for each in found),
             running=self._ways.running,
             bounded=self._ways.bounded,
@@ -189,16 +207,36 @@ class _Comparison:
             begins_empty=[
                 task.name
                 for task in self._new.catalog
-                if stateful(task) and task.name in had_state and not self._ways.problems
+                if stateful(task) and task.name in had_state and not self._ways.problems and not self._ways.keeps_states
             ],
-            refusals=[self._refusal(problem) for problem in self._ways.problems],
+            refusals=[
+                *(self._refusal(problem) for problem in self._ways.problems),
+                *(self._obstacle(obstacle) for obstacle in self._ways.obstacles),
+            ],
+            drop=not_given_up(self._old, self._new, ())[0] if self._ways.running else [],
+            at_a_time="change" in ways and not self._refused("change") and self._at_a_time(),
+            waits="" if self._pending is None else waits_text(self._pending),
+            waits_until=self._waits_until(),
         )
 
     # What differs
 
+    def _waits_until(self) -> str:
+        if self._pending is None or not leads_to(self._old, self._new):
+            return ""
+        return str(self._pending.at) if self._pending.ordinal else self._pending.time
+
+    def _at_a_time(self) -> bool:
+        if self._pending is not None:
+            return leads_to(self._old, self._new)
+        stages = [stage.name for stage in graph_of(self._old, "", "").stages]
+        return next(problems_at(self._old, self._new, stages), None) is None
+
     def _job_level(self) -> Iterator[Difference]:
         for field, old, new in job_changes(self._old, self._new):
-            yield self._difference(JOB_FIELDS[field], field, old, new)
+            changes = self._ways.can_change(field=field)
+            note = _STANDS_STILL if field == "partitions" and changes and resized(self._old, self._new) else ""
+            yield self._difference(JOB_FIELDS[field], field, old, new, changes=changes, note=note)
         if self._code is None or self._code.modules:
             yield self._difference("function", "code", self._old.code, self._new.code, note=self._of_modules())
 
@@ -218,14 +256,16 @@ class _Comparison:
 
     def _whole(self, task: TaskDiff, old: TaskSpec | None, new: TaskSpec | None, note: str) -> TaskDiff:
         kind: DifferenceKind = "removed" if new is None else "added"
-        moves = self._ways.moved_by_task("", old, new)
-        found = self._difference(kind, "", msgspec.to_builtins(old), msgspec.to_builtins(new), note=note, moves=moves)
+        moves, changes = self._ways.moved_by_task("", old, new), self._ways.can_change(task=task.name)
+        values = msgspec.to_builtins(old), msgspec.to_builtins(new)
+        found = self._difference(kind, "", *values, note=note, moves=moves, changes=changes)
         return replace(task, differences=[found])
 
     def _task(self, old: TaskSpec, new: TaskSpec) -> Iterator[Difference]:
         for field, before, after in task_changes(old, new):
             moves = self._ways.moved_by_task(field, old, new)
-            found = self._difference(kind_of_field(field, new), field, before, after, moves=moves)
+            changes = self._ways.can_change(task=new.name, field=field)
+            found = self._difference(kind_of_field(field, new), field, before, after, moves=moves, changes=changes)
             yield replace(found, note=self._note(field, old, new, found))
         yield from self._code_of(references_of(new))
 
@@ -240,22 +280,29 @@ class _Comparison:
 
     def _link(self, name: str, old: _Face | None, new: _Face | None) -> Iterator[Difference]:
         moves = self._ways.moved_by_link(name)
+        whole = old is None or new is None or old.kind != new.kind
+        changes = self._ways.can_change_link(name, whole=whole)
         at = [None if face is None else face.shown() for face in (old, new)]
         if old is None or new is None:
             note = "" if new is None or moves else self._of_new_link(name)
-            yield self._difference("added" if old is None else "removed", "", *at, note=note, moves=moves)
+            kind: DifferenceKind = "added" if old is None else "removed"
+            yield self._difference(kind, "", *at, note=note, moves=moves, changes=changes)
             return
         if old.kind != new.kind:
-            yield self._difference("link", "kind", *at, moves=moves)
+            yield self._difference("link", "kind", *at, moves=moves, changes=changes)
         elif old.topic != new.topic:
-            kind: DifferenceKind = "output" if new.kind == "output" else "input"
-            yield self._difference(kind, "topic", old.topic, new.topic, moves=moves)
+            kind = "output" if new.kind == "output" else "input"
+            yield self._difference(kind, "topic", old.topic, new.topic, moves=moves, changes=changes)
         for field in ("of", "where"):
             before, after = getattr(old.route, field), getattr(new.route, field)
             if before != after:
-                yield self._difference("route", field, before, after, moves=moves)
+                yield self._difference("route", field, before, after, moves=moves, changes=changes)
+        times = [None if face.route.bounds is None else bounds_text(face.route.bounds) for face in (old, new)]
+        if times[0] != times[1]:
+            yield self._difference("route", "rows", *times, moves=moves, changes=changes)
         if old.kind == new.kind and old.key != new.key:
-            yield self._difference("key", "group_by", old.shown_key(), new.shown_key(), moves=moves)
+            shown = old.shown_key(), new.shown_key()
+            yield self._difference("key", "group_by", *shown, moves=moves, changes=changes)
         yield from self._code_of([new.route.where] if new.route.where else [])
 
     def _code_of(self, references: Iterable[str]) -> Iterator[Difference]:
@@ -307,7 +354,7 @@ class _Comparison:
         resumed = "resume" in found.ways
         if field == "options.start" and resumed and old.connector == new.connector == "kafka":
             return self._where_read(new)
-        if found.kind == "state" and resumed and stateful(new):
+        if found.kind == "state" and resumed and stateful(new) and not self._ways.keeps_states:
             return "its state begins empty"
         places = ("connector", "options.topic", "options.path", "options.url", "options.table")
         if found.kind == "output" and field in places:
@@ -336,10 +383,32 @@ class _Comparison:
     # How it can be carried out
 
     def _difference(
-        self, kind: DifferenceKind, field: str, before: Any, after: Any, *, note: str = "", moves: bool = False
+        self,
+        kind: DifferenceKind,
+        field: str,
+        before: Any,
+        after: Any,
+        *,
+        note: str = "",
+        moves: bool = False,
+        changes: bool = True,
     ) -> Difference:
-        ways = self._ways.of(kind, field, after, moves=moves)
+        ways = self._ways.of(kind, field, after, moves=moves, changes=changes)
         return Difference(kind=kind, field=field, before=before, after=after, ways=ways, note=note)
+
+    def _refused(self, way: Way) -> bool:
+        """Whether a way cannot be taken for a reason that may not be about what differs."""
+        return bool(self._ways.problems if way == "resume" else way == "change" and self._ways.obstacles)
+
+    def _obstacle(self, found: Obstacle) -> Refusal:
+        failure = Failure(
+            "SX-JOB-CHANGE",
+            f"job {self._job} cannot be changed like that: {found.text}",
+            cause="its queues, positions or states would no longer fit, or be found",
+            fix="leave this as it is; or carry it out in another way",
+            where={"job": self._job},
+        )
+        return Refusal(way="change", failure=failure, task=found.task, link=found.link)
 
     def _refusal(self, problem: ResumeProblem) -> Refusal:
         link = self._ways.link_of(problem)

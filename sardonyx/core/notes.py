@@ -38,6 +38,8 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """The newest :data:`FORMAT` that it reads."""
     rules: int = 1
     """The newest :data:`RULES` that it knows."""
+    metrics: str = ""
+    """``host:port`` where it serves its metrics; empty if it serves none, or did not say so."""
 
     @classmethod
     def read(cls, data: bytes) -> CandidateNote:
@@ -59,6 +61,8 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int = 0
     """The newest :data:`FORMAT` that it reads; 0: that of a release that did not say so."""
     tags: tuple[str, ...] = ()
+    metrics: str = ""
+    """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""
 
 
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -91,11 +95,26 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     stopping: bool = False
     """A user has stopped it. It ends when all that its inputs have read has gone through it."""
     resumes: str = ""
-    """The job from whose positions this one goes on."""
+    """The job from whose positions this one goes on, or whose rows it works once more with their states."""
+    resumes_at: int | None = None
+    """If it begins with a checkpoint of that job: its time, in microseconds since 1970."""
+    replays: bool = False
+    """It works rows of that job once more, and takes nothing over: other jobs can resume that one, too."""
     resumed_by: str = ""
-    """The job that goes on from the positions of this one. No other can. After a restore :data:`UNKNOWN_JOB`."""
+    """The job that goes on from the positions of this one. No other can, but from a checkpoint when that one has ended. After a
+    restore :data:`UNKNOWN_JOB`."""
+    lends: bool = False
+    """A job has not ended that began with the state of this one. So this one cannot be purged."""
+    checkpoints: list[int] = []
+    """The times of the complete checkpoints that it had kept when it ended, ascending, in microseconds since 1970."""
     by: str = ""
     """The user who submitted it, as ``user@host``, and the version of the client."""
+    suspended: bool = False
+    """Whether it has no peers until it is resumed, because a user wants that, or because it failed after a change."""
+    revision: int = 1
+    """How many specs it has had, the first included."""
+    changing: bool = False
+    """Whether its peers leave, so that the next ones work by another spec."""
     queued: bool = False
     """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
 

@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from sardonyx.core.graph import Graph, Link, Stage, graph_of, has_end
 from sardonyx.core.reach import Reach
-from sardonyx.core.spec import JobSpec, TaskSpec, references_of, store_of
+from sardonyx.core.spec import JobSpec, TaskSpec, references_of, store_of, whole_of
 from sardonyx.core.stores import store_text
-from sardonyx.core.timing import combines
 
-OperatorKind = Literal["source", "one-input", "two-input", "sink"]
+OperatorKind = Literal["source", "one-input", "two-input", "iterator", "sink"]
 """``source``: reads the job's input, and works on its rows if it has functions. ``one-input``: reads one stream of rows, or
-several as if they were one. ``two-input``: a join or a lookup, whose two streams play different parts. ``sink``: writes the
-job's output."""
-ExchangeKind = Literal["any", "key", "one", "splits", "topic", "forward"]
+several as if they were one. ``two-input``: a join or a lookup, whose two streams play different parts. ``iterator``:
+reads its inputs to their ends, and then goes over them again and again. ``sink``: writes the job's output."""
+ExchangeKind = Literal["any", "key", "one", "splits", "shards", "topic", "forward"]
 """``any``: a row goes to any partition. ``key``: rows with equal keys go to one partition. ``one``: all rows go to one partition.
-``splits``: the list of what an input reads. ``topic``: a topic of the user. ``forward``: rows stay in their micro-batch."""
+``splits``: the list of what an input reads. ``shards``: what the partitions of a graph's task send to each other. ``topic``: a
+topic of the user. ``forward``: rows stay in their micro-batch."""
 Ending = Literal["ends", "marker", "never"]
 """``ends``: by itself. ``marker``: at the end markers of its topics. ``never``: when it is stopped."""
 
@@ -46,7 +46,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     least_peers: int = 0
     """How many peers it begins with."""
     most_peers: int | None = None
-    """How many peers it can use. None: as many as the topic that it reads has partitions, which the plan does not know."""
+    """How many peers it can use, at most: the user's topic that it reads may have fewer partitions. None: as many as that topic
+    has, which the plan does not know."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Of its queue. None: it has none, or the topic is the user's."""
     combined: bool = False
     """Whether rows of a key are combined before they are written."""
+    feedback: bool = False
+    """Whether it leads back to the beginning of a loop."""
     of: Literal["results", "failed", "late"] = "results"
     where: str | None = None
     """The condition under which a row goes over it."""
@@ -73,7 +76,17 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     operators: list[str]
     """In topological order."""
     depth: int
-    """The greatest number of exchanges that a row can go over from a source to a sink."""
+    """The greatest number of exchanges that a row can go over from a source to a sink, if it never comes back."""
+
+
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
+    """Operators of a loop, each of which comes after each other one."""
+
+    name: str
+    operators: list[str]
+    """In topological order, without the feedback."""
+    max_hops: int | None = None
+    """How often a row, and what is made of it, may come back; None: any number of times."""
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +101,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: list[Exchange]
     """In the order of the operators that write them."""
     groups: list[Group]
+    cycles: list[Loop] = []
 
 
 def plan_of(spec: JobSpec) -> JobPlan:
@@ -106,6 +120,7 @@ def plan_of(spec: JobSpec) -> JobPlan:
         operators=operators,
         exchanges=exchanges,
         groups=list(_groups(operators, exchanges)),
+        cycles=[Loop(name=each.name, operators=each.stages, max_hops=each.max_hops) for each in graph.cycles],
     )
 
 
@@ -117,9 +132,9 @@ def ending_of(spec: JobSpec, graph: Graph) -> Ending:
 
 
 def _least_peers(operators: list[Operator], graph: Graph) -> int:
-    """One, unless tasks ask for more: in a bounded job the greediest of them; else all tasks begin together."""
+    """One, unless tasks ask for more: in a bounded job without a loop the greediest of them; else all tasks begin together."""
     least = [operator.least_peers for operator in operators if operator.runs]
-    return max(least) if graph.bounded or max(least) == 1 else sum(least)
+    return max(least) if (graph.bounded and not graph.cycles) or max(least) == 1 else sum(least)
 
 
 def _is_fused(graph: Graph, name: str) -> bool:
@@ -152,6 +167,8 @@ def _kind(tasks: list[TaskSpec]) -> OperatorKind:
         return "source"
     if last.type == "output":
         return "sink"
+    if whole_of(first) is not None:
+        return "iterator"
     return "two-input" if first.relation is not None and first.relation.two_sided else "one-input"
 
 
@@ -160,19 +177,22 @@ def _most_peers(spec: JobSpec, stage: Stage) -> int | None:
     if stage.task.consumption == "sequential":
         return 1
     if any(link.kind == "input" for link in stage.ingress):
-        return None
+        return stage.task.max_peers
     return spec.partitions if stage.task.max_peers is None else min(spec.partitions, stage.task.max_peers)
 
 
 def _exchanges(spec: JobSpec, graph: Graph) -> Iterator[Exchange]:
-    """Of each task the list of its splits, if it reads one, and then the edges out of it."""
+    """Of each task the list of its splits, if it reads one, then the edges out of it, and what its shards send to each other."""
     links = {link.name: link for link in graph.links}
     for task in graph.order:
         if f"{task}.splits" in links:
             yield Exchange(name=f"{task}.splits", source=task, target=task, kind="splits", partitions=spec.partitions)
         for target in graph.order:
-            if (task, target) in spec.workflow:
+            if (task, target) in spec.edges:
                 yield _exchange(spec, task, target, links.get(f"{task}.{target}"))
+        if f"{task}.{task}" in links:
+            shards = Exchange(name=f"{task}.{task}", source=task, target=task, kind="shards", feedback=True)
+            yield replace(shards, partitions=spec.partitions)
 
 
 def _exchange(spec: JobSpec, source: str, target: str, link: Link | None) -> Exchange:
@@ -187,14 +207,13 @@ def _exchange(spec: JobSpec, source: str, target: str, link: Link | None) -> Exc
         return replace(found, kind="topic")
     by = [link.group_by] if isinstance(link.group_by, str) else list(link.group_by or ())
     kind: ExchangeKind = "any" if not link.by_key else "key" if by else "one"
-    combined = link.window is not None and combines(link.window)
-    return replace(found, kind=kind, by=by, partitions=spec.partitions, combined=combined)
+    return replace(found, kind=kind, by=by, partitions=spec.partitions, combined=link.combined, feedback=link.feedback)
 
 
 def _groups(operators: list[Operator], exchanges: list[Exchange]) -> Iterator[Group]:
     """What exchanges connect, the one with the first operator first."""
     runs_in = {task: operator.name for operator in operators for task in operator.tasks}
-    edges = {(runs_in[each.source], runs_in[each.target]) for each in exchanges}
+    edges = {(runs_in[each.source], runs_in[each.target]) for each in exchanges if not each.feedback}
     reach = Reach((operator.name for operator in operators), (edge for edge in sorted(edges) if edge[0] != edge[1]))
     left = [operator.name for operator in operators]
     while left:
@@ -217,4 +236,4 @@ def _depth(group: set[str], edges: set[tuple[str, str]], order: list[str]) -> in
     return max(longest.values())
 
 
-__all__ = ["Ending", "Exchange", "Group", "JobPlan", "Operator", "ending_of", "plan_of"]
+__all__ = ["Ending", "Exchange", "Group", "JobPlan", "Loop", "Operator", "ending_of", "plan_of"]

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sardonyx.core.chains import Heard
+from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import InputError, InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.front_text import in_full, told
 from sardonyx.core.fronts import Front, Held
-from sardonyx.core.graph import Graph, Stage
+from sardonyx.core.graph import Graph, Stage, is_endless
+
+Begins = tuple[tuple[int, int], ...]
+"""Pairs of a time and an offset before which no row of that time or later stands, ascending."""
 
 
 class Partition(NamedTuple):
@@ -45,13 +49,17 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     heard: dict[str, int] | None = None
     partial: bool = False
     told: tuple[int, ...] | None = None
+    by_link: dict[int, int] | None = None
     front: Front | None = None
     held: tuple[int, Front] | None = None
+    ckpt: list[Any] | None = None
+    begins: tuple[tuple[int, int], ...] | None = None
     format: int = 1
 
 
-POSITION_FORMAT = 2
-"""Version of this text. Texts of version 1 do not say it: those without a clock, state, chains and rows by link."""
+POSITION_FORMAT = 4
+"""Version of this text. Texts of version 1 do not say it: those without a clock, state, chains and rows by link. Those of
+version 3 have checkpoints, which a task must not lose; those of version 4 rows by the numbers of links."""
 
 LONGEST = 3_500
 """Largest length of the text, in bytes. Brokers take 4,096 (``offset.metadata.max.bytes``)."""
@@ -62,7 +70,11 @@ _NO_FRONT = 2
 """Bytes of a front that says nothing."""
 
 COUNTED = 64
-"""A task that writes to more internal links than this does not count rows by link: the text would become too long."""
+"""A task that writes to more internal links than this does not count rows by link: the text would become too long. If numbers of
+its links are not below this, the position says which ones it counts."""
+
+Told = tuple[int, ...] | dict[int, int]
+"""Rows by link: by the numbers from 0 on, or by some numbers."""
 
 
 class Position(NamedTuple):
@@ -72,10 +84,12 @@ class Position(NamedTuple):
     ``marked``: the transaction that committed it also wrote the task's end markers. ``clock``: of the partition, if the job has
     clocks. ``state``: if the task has state, how its log stands (:class:`sardonyx.state.messages.Mark`). ``heard``: on an
     internal link, the chains that were read up to here (:mod:`sardonyx.core.chains`). ``told``: rows that batches of this
-    partition wrote to each internal link of the task, in the order of :attr:`sardonyx.core.graph.Stage.counted`; None: not
+    partition wrote to each internal link of the task, by their numbers (:func:`sardonyx.core.link_counts.places`); None: not
     counted. ``front``, ``held``: if the job keeps its lineage, what was stated last on an internal link, and what the shard of a
     task with state still holds. The text tells both less exactly if they are long (:mod:`sardonyx.core.front_text`), and leaves
-    both out if there is no room at all: None, and then nothing is known.
+    both out if there is no room at all: None, and then nothing is known. ``checkpoints``: those of the shard, if the
+    job has them. ``begins``: of a partition of a user's topic, where rows of a time are read again from
+    (:mod:`sardonyx.core.going_back`).
     """
 
     offset: int
@@ -85,9 +99,11 @@ class Position(NamedTuple):
     clock: SourceClock = SourceClock()
     state: tuple[int, int, int] | None = None
     heard: Heard | None = None
-    told: tuple[int, ...] | None = None
+    told: Told | None = None
     front: Front | None = None
     held: Held | None = None
+    checkpoints: Checkpoints | None = None
+    begins: Begins | None = None
 
     def metadata(self) -> str:
         """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, and 30 for each chain. Of a
@@ -102,10 +118,17 @@ class Position(NamedTuple):
         newer = self.clock != SourceClock() or any(
             each is not None for each in (self.state, chains, self.told, self.front)
         )
-        version = POSITION_FORMAT if newer else 1
+        version = 2 if newer else 1
+        ordered = None if isinstance(self.told, dict) else self.told
         text = _Metadata(
-            *rows, self.drained, self.marked, *self.clock, self.state, chains, partial, self.told, format=version
+            *rows, self.drained, self.marked, *self.clock, self.state, chains, partial, ordered, format=version
         )
+        if self.checkpoints is not None:
+            text = msgspec.structs.replace(text, ckpt=self.checkpoints.text(), format=3)
+        if self.begins:
+            text = msgspec.structs.replace(text, begins=self.begins, format=3)
+        if isinstance(self.told, dict):
+            text = msgspec.structs.replace(text, by_link=self.told, format=POSITION_FORMAT)
         if self.front is not None:
             whole = msgspec.json.encode(_with_fronts(text, self.front, self.held))
             if len(whole) <= LONGEST:
@@ -143,7 +166,12 @@ class Position(NamedTuple):
         heard = None if held.heard is None else Heard(held.heard, held.partial)
         front = None if held.front is None else in_full(held.front)
         kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]))
-        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, held.told, front, kept)
+        apart = None if held.ckpt is None else Checkpoints.read(held.ckpt)
+        rows = held.told if held.by_link is None else held.by_link
+        begins = held.begins
+        return cls(
+            offset, counts, held.drained, held.marked, clock, held.state, heard, rows, front, kept, apart, begins
+        )
 
 
 def _with_fronts(text: _Metadata, front: Front, held: Held | None) -> _Metadata:
@@ -166,6 +194,21 @@ def _too_large(size: int) -> InternalError:
         cause="a broker takes 4,096 bytes with a committed offset, and what is kept there must stay below",
         fix="please report this, with the job's graph",
     )
+
+
+def first_clock(facts: LinkFacts, number: int) -> SourceClock:
+    """The clock of a partition of which nothing was ever committed."""
+    if facts.clocks is not None and number < len(facts.clocks):
+        return SourceClock(*facts.clocks[number])
+    return SourceClock() if facts.since is None else SourceClock(value=facts.since)
+
+
+def clock_of(facts: LinkFacts, number: int, position: Position | None) -> SourceClock:
+    """The clock of a partition, whose position was committed; None: nothing was. A partition of a queue that was not used for a
+    while is behind the others: it begins again with the clock that the facts say.
+    """
+    first = first_clock(facts, number)
+    return first if position is None else position.clock.stated(first.value)
 
 
 def add(one: Counts, other: Counts) -> Counts:
@@ -213,6 +256,14 @@ def next_offsets(
                 for start, offset in zip_longest(starts, committed[link.topic])
             ]
     return found
+
+
+def stopped(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, LinkFacts]:
+    """The facts of a job's links from when it was stopped: its inputs without an end stop."""
+    endless = {link.name for link in graph.links if is_endless(link)}
+    return {
+        name: msgspec.structs.replace(known, stops=True) if name in endless else known for name, known in facts.items()
+    }
 
 
 def continued(

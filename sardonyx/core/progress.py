@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sardonyx.core import link_counts
-from sardonyx.core.fronts import Front, Sources, inner, offset_of
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.fronts import Front, offset_of
 from sardonyx.core.positions import Partition
+from sardonyx.core.source_fronts import Sources, inner
 
 if TYPE_CHECKING:
     from sardonyx.core.graph import Graph, Link, Stage
@@ -51,13 +53,19 @@ class Look(NamedTuple):
 
     ``first``: the positions by task, in whatever order they were asked for. ``again``: the same, asked when all of ``first`` were
     there. ``ended``: tasks that were complete before any was asked. ``starts``: by topic, where the job began to read each
-    partition.
+    partition. ``facts``: of the job's links.
     """
 
     first: Mapping[str, Mapping[Partition, Position | None]]
     again: Mapping[str, Mapping[Partition, Position | None]]
     ended: Collection[str] = ()
     starts: Mapping[str, Sequence[int | None]] = {}
+    facts: Mapping[str, LinkFacts] = {}
+
+    def is_used(self, link: Link, partition: Partition) -> bool:
+        """Whether rows may be written to a partition of a queue. A queue that once had more keeps the others, all read."""
+        known = self.facts.get(link.name)
+        return known is None or partition.number < known.partitions
 
 
 def source_progress(
@@ -142,7 +150,7 @@ class _OnePartition:
         found = []
         for partition, position in self._look.first[stage.name].items():
             link = next((link for link in inner(stage) if link.topic == partition.topic), None)
-            if link is None:
+            if link is None or not self._look.is_used(link, partition):
                 continue
             if position is not None and position.held is not None:
                 found.append(Bound(self._in(position.held.front), stage.name, "it holds rows, as open windows do"))
@@ -175,9 +183,9 @@ def _is_read(writer: Stage, reader: Stage, link: Link, look: Look) -> bool:
     first, again = look.first[writer.name], look.again.get(writer.name, {})
     if writer.name in look.ended and (not again or None in again.values()):
         return False  # the brokers may have forgotten what a task wrote that ended long ago
-    written = link_counts.written(writer, link.name, first)
+    written = link_counts.written(writer, link.name, first, look.facts)
     return (
         written is not None
-        and written == link_counts.written(writer, link.name, again)
+        and written == link_counts.written(writer, link.name, again, look.facts)
         and written == link_counts.read(link, look.first[reader.name])
     )

@@ -7,93 +7,72 @@ is stopped (:mod:`sardonyx.core.job_diff`). Both ask here, so that they cannot d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
 
-from sardonyx.core.errors import Failure
-from sardonyx.core.events import ENDED, UNKNOWN_JOB, JobStatus
-from sardonyx.core.graph import Graph, graph_of
+from sardonyx.core.events import UNKNOWN_JOB
+from sardonyx.core.going_back import last_at
+from sardonyx.core.graph import graph_of
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, topics_read
+from sardonyx.core.resuming_at import no_point, of_replay, of_states, problems_at, unknown_states
 from sardonyx.core.spec import JobSpec, stateful
-
-
-class Predecessor(NamedTuple):
-    """What is known of a job that another one is to resume."""
-
-    spec: JobSpec
-    status: JobStatus
-    refused: bool = False
-    """It was refused, and has no tasks."""
-    links_gone: bool = True
-    """Its topics are deleted; its positions are known from then on."""
-    resumed_by: str = ""
-    topics: Mapping[str, Collection[str]] = {}
-    """By task, the topics of which it has positions."""
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ENDED
-
-    def once_ended(self) -> Predecessor:
-        """The same job as it will be when it ends as its user wants: an unbounded one is stopped, a bounded one completes. It
-        then has a position in each topic that it reads. A job that has ended stays as it is.
-        """
-        if self.ended:
-            return self
-        graph = graph_of(self.spec, "", "")
-        return Predecessor(self.spec, "completed" if graph.bounded else "stopped", topics=topics_read(graph))
-
-
-class ResumeProblem(NamedTuple):
-    """One reason why a job cannot go on from the positions of another one."""
-
-    problem: str
-    cause: str
-    fix: str
-    task: str = ""
-    """The task of the earlier job that it is about; empty: the whole job."""
-    topic: str = ""
-    """The topic that this task reads, and no task of that name in the new job does; empty: it is about something else."""
-
-    def failure(self, resumes: str, job: str = "") -> Failure:
-        """The error for the user.
-
-        Args:
-            resumes: the id of the earlier job.
-            job: the id of the new one, if it has one yet.
-        """
-        return Failure(
-            "SX-JOB-RESUME",
-            f"job {resumes} cannot be resumed: {self.problem}",
-            cause=self.cause,
-            fix=self.fix,
-            where={"job": job, "resumes": resumes} if job else {"resumes": resumes},
-        )
-
+from sardonyx.core.state_points import CheckpointPoint
 
 _WITHOUT = "submit the job without `--resume`, with the `start=` that you want"
 
 
-def resume_problems(resumes: str, before: Predecessor | None, spec: JobSpec) -> Iterator[ResumeProblem]:
-    """All reasons why a job cannot go on from the positions of another one; the first one counts most. None: it can.
+def resume_problems(
+    resumes: str,
+    before: Predecessor | None,
+    spec: JobSpec,
+    at: int | None = None,
+    replays: CheckpointPoint | None = None,
+) -> Iterator[ResumeProblem]:
+    """All reasons why a job cannot go on from another one; the first one counts most. None: it can.
 
     Args:
         resumes: the id of the earlier job, for the texts.
         before: the earlier job; None if it is not known.
         spec: the new job. Both specs must have a graph: unique names, no cycle.
+        at: from its last checkpoint at or before this time, in microseconds; None: from where it ended.
+        replays: a checkpoint with whose states the new job works rows of the earlier one once more, which may still run.
     """
-    if before is None:
-        yield ResumeProblem(
-            "it is not known", "a user purged it, or it was forgotten: see coordinator.keep_jobs", _WITHOUT
-        )
+    if before is None or before.refused:
+        problem = _refused() if before is not None else _unknown()
+        yield problem if replays is None else of_replay(problem, "submit a job with `start=` and `end=`")
         return
-    if before.refused:
-        yield ResumeProblem("it was refused", "it has read nothing, so it has no positions", _WITHOUT)
+    if replays is not None:
+        known = topics_read(graph_of(before.spec, "", ""))
+        for problem in (
+            *problems_at(before, spec, replays),
+            *unknown_states(before.spec, spec),
+            *_of_specs(before, spec, known),
+        ):
+            yield of_replay(problem, "replay it without `--with-state`")
         return
-    yield from _as_it_stands(resumes, before)
-    yield from _of_specs(before, spec)
+    yield from _as_it_stands(resumes, before, at)
+    if at is None:
+        yield from _as_it_ended(resumes, before, spec)
+        yield from _of_specs(before, spec, before.topics)
+        return
+    point = last_at(before.checkpoints, at)
+    if point is None:
+        yield no_point(before, at)
+        return
+    yield from problems_at(before, spec, point)
+    yield from _of_specs(before, spec, point.offsets)
 
 
-def _as_it_stands(resumes: str, before: Predecessor) -> Iterator[ResumeProblem]:
-    """Reasons that lie in how the earlier job ended, and in what has become of it."""
+def _unknown() -> ResumeProblem:
+    return ResumeProblem(
+        "it is not known", "a user purged it, or it was forgotten: see coordinator.keep_jobs", _WITHOUT
+    )
+
+
+def _refused() -> ResumeProblem:
+    return ResumeProblem("it was refused", "it has read nothing, so it has no positions", _WITHOUT)
+
+
+def _as_it_stands(resumes: str, before: Predecessor, at: int | None) -> Iterator[ResumeProblem]:
+    """Reasons that lie in what has become of the earlier job."""
     if not before.links_gone:
         yield ResumeProblem(
             f"it is {before.status}",
@@ -106,12 +85,16 @@ def _as_it_stands(resumes: str, before: Predecessor) -> Iterator[ResumeProblem]:
             "what happened after the backup is lost, so another job may have resumed it already",
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions",
         )
-    elif before.resumed_by:
+    elif before.resumed_by and not (at is not None and before.successor_ended):
         yield ResumeProblem(
             f"{before.resumed_by} has resumed it",
             "two jobs that go on from the same positions would process the same records twice",
             f"resume {before.resumed_by}, after you have stopped it",
         )
+
+
+def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
+    """Reasons that lie in how the earlier job ended."""
     if before.status not in ("stopped", "completed") and (left := _left_behind(before.spec)):
         yield ResumeProblem(
             "it was killed" if before.status == "killed" else f"it has {before.status}",
@@ -119,17 +102,19 @@ def _as_it_stands(resumes: str, before: Predecessor) -> Iterator[ResumeProblem]:
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
     with_state = [task.name for task in before.spec.catalog if stateful(task)]
-    if before.status == "stopped" and with_state:
+    if before.status == "stopped" and with_state and before.end is None:
         yield ResumeProblem(
             f"its task {with_state[0]} had a state (of open windows, or rows that it had kept) when it was stopped",
-            "the new job would begin without it: it would give a second result for a window, and miss rows that were kept",
+            "it is in a database, or a coordinator of the release before stopped the job: no other job can go on with it",
             f"{_WITHOUT}, before the first row that the state needs",
             task=with_state[0],
         )
+    elif before.status == "stopped" and before.end is not None:
+        yield from of_states(graph_of(before.spec, "", ""), graph_of(spec, "", ""), before.end.marks, spec.partitions)
 
 
-def _of_specs(before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
-    """Reasons that lie in what the two jobs read."""
+def _of_specs(before: Predecessor, spec: JobSpec, known: Mapping[str, Collection[str]]) -> Iterator[ResumeProblem]:
+    """Reasons that lie in what the two jobs read. ``known``: by task of the earlier job, the topics of which it has positions."""
     for name in sorted(_read_whole(before.spec) & _read_whole(spec)):
         yield ResumeProblem(
             f"its input {name} would be read a second time",
@@ -140,7 +125,7 @@ def _of_specs(before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
     reads = topics_read(graph_of(spec, "", ""))  # the deployment and the id only name topics of our own
     for task, topics in topics_read(graph_of(before.spec, "", "")).items():
         for topic in sorted(topics):
-            if topic not in before.topics.get(task, ()):
+            if topic not in known.get(task, ()):
                 yield ResumeProblem(
                     f"it has no positions in topic {topic}",
                     f"its task {task} has committed nothing there, or Kafka had forgotten it when the job ended",
@@ -160,14 +145,6 @@ def _of_specs(before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
 def _read_whole(spec: JobSpec) -> set[str]:
     """The inputs that have no positions which another job could go on from."""
     return {task.name for task in spec.catalog if task.type == "input" and task.connector != "kafka"}
-
-
-def topics_read(graph: Graph) -> dict[str, frozenset[str]]:
-    """The user's topics that each task reads."""
-    found = {
-        stage.name: frozenset(link.topic for link in stage.ingress if link.kind == "input") for stage in graph.stages
-    }
-    return {task: topics for task, topics in found.items() if topics}
 
 
 def _left_behind(spec: JobSpec) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from sardonyx.core.joining import JOIN_TIME
-from sardonyx.core.spec import JobSpec, TaskSpec, late_policy
+from sardonyx.core.spec import JobSpec, TaskSpec, late_policy, whole_of
 from sardonyx.core.timing import RowTime
 
 
@@ -19,9 +19,9 @@ class Untimed(NamedTuple):
     """Why rows have no time."""
 
     task: str
-    why: Literal["input", "window", "failed", "latest"]
-    """The input has no ``time``; the window is not by time; they are the failed records of a task; or they are the latest rows,
-    given at the end of the input."""
+    why: Literal["input", "window", "failed", "latest", "graph", "iterate"]
+    """The input has no ``time``; the window is not by time; they are the failed records of a task; they are the latest rows,
+    given at the end of the input; or the results of a graph or of rounds."""
 
 
 Times = frozenset[RowTime | Untimed]
@@ -77,14 +77,22 @@ def _over(spec: JobSpec, source: TaskSpec, by_task: Mapping[str, Times], target:
     of = spec.route(source.name, target).of
     if of == "failed":
         return frozenset({Untimed(source.name, "failed")})
+    if whole_of(source) is not None:
+        versions = source.graph is not None and source.graph.window is not None
+        why: Literal["graph", "iterate"] = "iterate" if source.graph is None else "graph"
+        return frozenset({_of_results(reads) if versions else Untimed(source.name, why)})
     if late_policy(source) is None or of == "late":
         return reads
     if source.window is None:
         return _of_relation(spec, source, by_task)
     if not source.window.by_time:
         return frozenset({Untimed(source.name, "window")})
-    ordinal = any(isinstance(each, RowTime) and each.ordinal for each in reads)
-    return frozenset({RowTime(column="window_time", ordinal=ordinal)})
+    return frozenset({_of_results(reads)})
+
+
+def _of_results(reads: Times) -> RowTime:
+    """The time of what windows give."""
+    return RowTime(column="window_time", ordinal=any(isinstance(each, RowTime) and each.ordinal for each in reads))
 
 
 def _of_relation(spec: JobSpec, task: TaskSpec, by_task: Mapping[str, Times]) -> Times:

@@ -11,11 +11,13 @@ from typing import Any, Literal
 import msgspec
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.graphing import GraphSpec
+from sardonyx.core.iterating import IterateSpec
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.stores import SqlStore, Store, is_own
 from sardonyx.core.text import near
-from sardonyx.core.timing import TimeSpec, WindowSpec
+from sardonyx.core.timing import Bounds, TimeSpec, WindowSpec
 
 TaskType = Literal["input", "function", "output"]
 Consumption = Literal["concurrent", "sequential"]
@@ -31,6 +33,9 @@ DEFAULT_BACKOFF = "100 ms"
 
 DEFAULT_PARTITIONS = 8
 """Partitions of every internal link, and so the most peers that can share one task."""
+
+FUNCTION = "$function"
+"""The one key of a value in ``params`` that stands for a function."""
 
 LETTERS_FORMAT = "letters"
 """The format of a ``kafka`` input whose topic holds dead letters. Only ``sardonyx dlq redo`` writes such inputs."""
@@ -84,6 +89,8 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     came after their windows had closed."""
     where: str | None = None
     """``module:function``, which says of each row whether it goes this way; None: all of them."""
+    bounds: Bounds | None = None
+    """Of which times the rows are. Only a change at a time says it."""
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -98,7 +105,7 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     fn: str | None = None
     """``module:function``; must stand on a function task, may stand on an input or output."""
     params: dict[str, Any] = {}
-    """Keyword arguments for ``fn``: plain JSON data."""
+    """Keyword arguments for ``fn``: plain JSON data. ``{"$function": "module:function"}`` stands for a function."""
     consumption: Consumption = "concurrent"
     min_peers: int = 1
     """The task is not begun before so many virtual peers are free for it."""
@@ -123,7 +130,23 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Function: it keeps a state for each key, which ``fn`` is given with the rows of the key."""
     relation: RelationSpec | None = None
     """Function: it relates rows to others: a join, a lookup, distinct or latest rows; ``fn`` is then given the results."""
+    graph: GraphSpec | None = None
+    """Function: it computes over a graph when all edges are there."""
+    iterate: IterateSpec | None = None
+    """Function: it works on all rows in rounds when all are there."""
+    standby: int = 0
+    """Of a task with a state: how many other processes keep each shard of it up to date, to take it over at once."""
     doc: str = ""
+
+
+class CycleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A loop of tasks: rows that have been through it may come back to its beginning."""
+
+    name: str
+    back: list[tuple[str, str]]
+    """Its feedback edges (from, to). They are not in the job's ``workflow``."""
+    max_hops: int | None = None
+    """How often a row, and what is made of it, may go over a feedback edge; None: any number of times."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -134,7 +157,11 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     catalog: list[TaskSpec]
     routes: dict[str, Route] = {}
     """Conditions, by the link ``from.to``; edges that are not named carry all results."""
+    cycles: list[CycleSpec] = []
+    """Its loops. Each closes by feedback edges, so ``workflow`` has no cycle."""
     partitions: int = DEFAULT_PARTITIONS
+    next_partitions: int | None = None
+    """Its inputs stand still until its queues are read to their end: then they get so many partitions. Only a change says it."""
     failure_limit: int = 3
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
     keep: str | None = None
@@ -151,6 +178,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Tags of all its tasks: only virtual peers that have them work for the job."""
     lineage: bool = False
     """Whether its tasks state how far the partitions of its sources have passed them: see :mod:`sardonyx.core.fronts`."""
+    checkpoint_every: str | None = None
+    """How far apart the times are of which its tasks keep their state: see :mod:`sardonyx.core.checkpoints`. None: of none."""
     code: str | None = None
     """sha256 of the zip with the job's own modules, under ``code/`` in ZooKeeper; None if it brings none."""
     doc: str = ""
@@ -165,6 +194,16 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """The route from one task to another."""
         return self.routes.get(f"{source}.{target}", Route())
 
+    @property
+    def feedback(self) -> list[tuple[str, str]]:
+        """The edges (from, to) that close its loops."""
+        return [edge for cycle in self.cycles for edge in cycle.back]
+
+    @property
+    def edges(self) -> list[tuple[str, str]]:
+        """All its edges: those of ``workflow``, then those that close its loops."""
+        return [*self.workflow, *self.feedback]
+
     def references(self) -> list[str]:
         """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
         found = [name for task in self.catalog for name in references_of(task)]
@@ -174,20 +213,35 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 def references_of(task: TaskSpec) -> list[str]:
     """Everything that a task names by ``module:name``: its functions, and classes of the user's own."""
-    keyed = task.keyed
+    keyed, graph = task.keyed, task.graph
     found = [task.fn, task.lifecycle, group_function(task), None if keyed is None else keyed.on_timer]
+    found += [] if graph is None else [graph.send, graph.master]
+    found += [function_of(value) for value in task.params.values()]
     found += [task.connector if is_custom(task.connector) else None, own_store(task)]
     return [name for name in found if name]
 
 
+def function_of(value: object) -> str | None:
+    """The ``module:function`` that a value in ``params`` stands for; None: it stands for itself."""
+    if not isinstance(value, dict) or value.keys() != {FUNCTION}:
+        return None
+    name = value[FUNCTION]
+    return name if isinstance(name, str) else None
+
+
 def stateful(task: TaskSpec) -> bool:
-    """Whether a task keeps a state for each key: of windows, of a function, or of a join and the like."""
-    return task.window is not None or task.keyed is not None or task.relation is not None
+    """Whether a task keeps a state: of windows, of the keys of a function, of a join and the like, or all rows until the last."""
+    return any(each is not None for each in (task.window, task.keyed, task.relation, task.graph, task.iterate))
+
+
+def whole_of(task: TaskSpec) -> GraphSpec | IterateSpec | None:
+    """What a task does with all its rows at once, when the last one is there; None: it works on them as they come."""
+    return task.graph or task.iterate
 
 
 def store_of(task: TaskSpec) -> Store | None:
     """Where the state of a task is kept; None: it has none."""
-    said = task.window or task.keyed or task.relation
+    said = task.window or task.keyed or task.relation or task.graph or task.iterate
     return None if said is None else said.store
 
 

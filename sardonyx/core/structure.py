@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from sardonyx.core.graph import order_of
+from sardonyx.core.names import NAME_RULE, is_name
 from sardonyx.core.reach import Reach
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
 
 
 class UnknownTask(NamedTuple):
@@ -32,14 +33,14 @@ def repeated_names(spec: JobSpec) -> dict[str, int]:
 
 
 def repeated_edges(spec: JobSpec) -> dict[tuple[str, str], int]:
-    """Edges that the workflow has several times, with how often."""
-    return {edge: count for edge, count in Counter(spec.workflow).items() if count > 1}
+    """Edges that the job has several times, with how often."""
+    return {edge: count for edge, count in Counter(spec.edges).items() if count > 1}
 
 
 def unknown_tasks(spec: JobSpec) -> Iterator[UnknownTask]:
     """The ends of edges that name no task of the catalog."""
     known = {task.name for task in spec.catalog}
-    for source, target in spec.workflow:
+    for source, target in spec.edges:
         if source not in known:
             yield UnknownTask(source, target, "before")
         if target not in known:
@@ -77,12 +78,77 @@ def shortest_cycle(spec: JobSpec) -> list[str]:
 
 def reached(spec: JobSpec) -> set[str]:
     """Tasks that an edge leads to: every task but inputs should be one."""
-    return {target for _, target in spec.workflow}
+    return {target for _, target in spec.edges}
 
 
 def left(spec: JobSpec) -> set[str]:
     """Tasks that an edge leads out of: every task but outputs should be one."""
-    return {source for source, _ in spec.workflow}
+    return {source for source, _ in spec.edges}
+
+
+class LoopProblem(NamedTuple):
+    """What is wrong with a declared loop."""
+
+    cycle: str
+    message: str
+    fix: str
+    code: str = "SX-CYCLE-EDGES"
+    task: str = ""
+
+
+def loop_problems(spec: JobSpec) -> Iterator[LoopProblem]:
+    """What is wrong with the loops of a job, by its edges alone. Its workflow must have no cycle."""
+    called = Counter(cycle.name for cycle in spec.cycles)
+    inside: dict[str, str] = {}
+    for cycle in spec.cycles:
+        if not is_name(cycle.name):
+            yield LoopProblem(cycle.name, "it cannot be called so", f"a name is {NAME_RULE}", "SX-JOB-NAME")
+        elif called[cycle.name] > 1:
+            yield LoopProblem(cycle.name, "two loops have this name", "name each loop differently", "SX-JOB-DUPLICATE")
+        if cycle.max_hops is not None and cycle.max_hops < 1:
+            yield LoopProblem(cycle.name, f"max_hops cannot be {cycle.max_hops}", "give 1 or more", "SX-CYCLE-LIMIT")
+        if not cycle.back:
+            fix = "give it the results of a task with `feedback(...)`"
+            yield LoopProblem(cycle.name, "no feedback edge closes it", fix)
+        yield from _loop_edges(spec, cycle, inside)
+
+
+def _loop_edges(spec: JobSpec, cycle: CycleSpec, inside: dict[str, str]) -> Iterator[LoopProblem]:
+    """``inside``: task -> the loop that it is in, of the loops so far; those of this one are added."""
+    known = [task.name for task in spec.catalog]
+    edges, back = ([edge for edge in each if {*known}.issuperset(edge)] for each in (spec.workflow, cycle.back))
+    if not back:
+        return
+    reach = Reach(known, [*edges, *back])
+    first = back[0][1]
+    names = [name for name in known if name in reach.after(first) and name in reach.before(first)]
+    for source, target in back:
+        if source not in reach.after(target):
+            yield LoopProblem(
+                cycle.name,
+                f"the feedback edge from {source!r} to {target!r} closes no loop: no row of {target!r} comes to {source!r}",
+                "feed back the results of a task that comes after the beginning of the loop",
+                task=source,
+            )
+        elif target not in names:
+            yield LoopProblem(
+                cycle.name,
+                f"rows of {first!r} do not come to {target!r}, so its feedback edges close several loops",
+                "declare each of them as a loop of its own",
+                task=target,
+            )
+    for name in names:
+        other = inside.setdefault(name, cycle.name)
+        if other != cycle.name:
+            yield LoopProblem(
+                cycle.name,
+                f"task {name!r} is in the loop {other!r}, too",
+                "declare them as one loop, with several feedback edges",
+                "SX-CYCLE-OVERLAP",
+                name,
+            )
+    if not any(target in names and source not in names for source, target in edges):
+        yield LoopProblem(cycle.name, "nothing comes into it from outside", "name the tasks before it with after=")
 
 
 MOST_PRIORITY = 1000

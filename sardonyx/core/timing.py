@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
 
 from sardonyx.core.stores import Store
+from sardonyx.core.units import seconds
 
 TimeKind = Literal["column", "kafka", "wall", "ordinal"]
 WindowKind = Literal["tumbling", "hopping", "session", "counted", "calendar", "everything"]
@@ -36,6 +38,11 @@ class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """A row that is further ahead of the reading machine's clock is a bad record; see :attr:`most_ahead`."""
     at_rest: Literal["hold", "wall"] = "hold"
     """When all partitions are idle: the clock holds, or goes on with the machine's clock."""
+    since: int | None = None
+    """Of a topic, ``column`` or ``kafka``: rows before this time are left out, in microseconds since 1970. They move the clock.
+    Only a replay says it."""
+    until: int | None = None
+    """The same of rows of this time or later."""
 
     @property
     def adds_column(self) -> bool:
@@ -102,13 +109,41 @@ class WindowSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return self.kind not in ("counted", "everything")
 
 
-def combines(window: WindowSpec) -> bool:
+def length(text: str | int | None) -> int:
+    """A length of time in microseconds. An integer counts rows of an ordinal time, and stays as it is."""
+    if text is None:
+        return 0
+    return text if isinstance(text, int) else round(seconds(text) * 1_000_000)
+
+
+def valid_length(text: str | int | None) -> int:
+    """The same; 0: it is no length, or none above 0. A job may come to a coordinator without having been validated."""
+    try:
+        return max(0, length(text))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def combines(window: WindowSpec, every: int | None = None) -> bool:
     """Whether rows of this window can be combined before the link.
 
     Those of sessions and counted windows cannot, since which rows share a window is known only where all rows of a
     key are. Those of a window without aggregates cannot, since its function is given the rows themselves.
+
+    Args:
+        window: the windows.
+        every: if the job has checkpoints, how far they are apart, in microseconds. Rows before and after a checkpoint are not
+            combined with each other, so each must be at a bound of the slices that are combined.
     """
-    return bool(window.aggregate) and window.kind not in {"session", "counted"}
+    if not window.aggregate or window.kind in {"session", "counted"}:
+        return False
+    if every is None:
+        return True
+    if window.kind not in {"tumbling", "hopping"}:
+        return False
+    size = valid_length(window.size)
+    slices = math.gcd(size, valid_length(window.every) or size)
+    return slices > 0 and every % slices == 0
 
 
 class RowTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -119,3 +154,18 @@ class RowTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Of a column of integers."""
     ordinal: bool = False
     """Whether it is a number of rows, not a moment."""
+
+
+class Bounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Which rows go over an edge while a job is changed at a time (:mod:`sardonyx.core.changing_at`): those from it on over an
+    edge that is new, and those before it over one that goes.
+    """
+
+    time: RowTime
+    """Where the rows have their time."""
+    since: int | None = None
+    """Of a new edge: the first time, in microseconds since 1970, or a number of rows."""
+    before: int | None = None
+    """Of an edge that goes: the first time after."""
+    over: bool = False
+    """The change is over. No row goes over an edge that goes. A new one stays as it is: its reader reads a topic in place."""

@@ -1,6 +1,6 @@
 """Where a record of a source is on its way through a job, task by task. Pure.
 
-It is told from fronts, as progress is: a record is through a task if none of what could still be made of it is unread or held,
+It follows from fronts, as progress does: a record is through a task if none of what could still be made of it is unread or held,
 from its source up to there.
 """
 
@@ -10,10 +10,11 @@ from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from sardonyx.core.clocks import END
-from sardonyx.core.fronts import Sources, inner, offset_of
+from sardonyx.core.fronts import offset_of
 from sardonyx.core.graph import Graph, Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.progress import Look, read_links
+from sardonyx.core.source_fronts import Sources, inner
 
 State = Literal["unread", "waiting", "held", "through", "unknown"]
 """``unread``: the task reads the source, and has not come so far. ``waiting``: the record, or what was made of it, is still
@@ -114,7 +115,7 @@ class _Way:
         """The task that wrote what may be unread."""
         for partition, position in self._positions(stage).items():
             link = next((link for link in inner(stage) if link.topic == partition.topic), None)
-            if link is None or self._read[link.name]:
+            if link is None or self._read[link.name] or not self._look.is_used(link, partition):
                 continue
             front = self._sources.stated_in(partition.topic, position)
             if offset_of(front, self._source, self._number) <= self._offset:

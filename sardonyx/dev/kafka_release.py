@@ -2,13 +2,15 @@
 
 No Kafka client reports the release of a broker. But a broker's answer to an ApiVersions request holds the newest
 ``metadata.version`` that it supports (KIP-35, KIP-584). It answers this request before any login. So this module sends
-one on a connection of its own. Only ``sardonyx doctor`` uses it, and only as a hint: over TLS it does not ask, and the release
-stays unknown.
+one on a connection of its own. Only ``sardonyx doctor`` uses it, and only as a hint. Over TLS it checks no certificate, since it
+says nothing secret.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -29,23 +31,28 @@ def metadata_version(client: Mapping[str, Any], timeout: float) -> int | None:
         client: librdkafka settings. The ``bootstrap.servers`` are tried in turn, until one answers.
         timeout: seconds to wait for each.
 
-    Returns: None if it is unknown: no broker answers, the broker is older than KIP-584, or the settings ask for TLS.
+    Returns: None if it is unknown: no broker answers, or the broker is older than KIP-584.
     """
-    if "SSL" in str(client.get("security.protocol", "")).upper():
-        return None
+    context: ssl.SSLContext | None = None
+    if str(client.get("security.protocol", "")).upper() in ("SSL", "SASL_SSL"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for server in str(client.get("bootstrap.servers", "")).split(","):
         host, _, port = server.strip().rpartition(":")
         try:
-            return _supported(_answer(host, int(port), timeout)).get("metadata.version")
+            return _supported(_answer(host, int(port), timeout, context)).get("metadata.version")
         except (OSError, ValueError, IndexError, struct.error):
             continue
     return None
 
 
-def _answer(host: str, port: int, timeout: float) -> bytes:
+def _answer(host: str, port: int, timeout: float, context: ssl.SSLContext | None) -> bytes:
     software = b"".join(bytes([len(word) + 1]) + word for word in (b"sardonyx", b"1"))
     request = struct.pack("!hhih", _API_VERSIONS, _VERSION, _REQUEST, -1) + b"\0" + software + b"\0"
-    with socket.create_connection((host.strip("[]"), port), timeout) as link:
+    with contextlib.ExitStack() as stack:
+        link: socket.socket = stack.enter_context(socket.create_connection((host.strip("[]"), port), timeout))
+        if context is not None:
+            link = stack.enter_context(context.wrap_socket(link))
         link.sendall(struct.pack("!i", len(request)) + request)
         (size,) = struct.unpack("!i", _exactly(link, 4))
         if not 0 < size < _MOST:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ import structlog
 
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
+from sardonyx.dev.secured import Login
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import Java
 
@@ -39,15 +41,17 @@ class Server(ABC):
         java: runs it.
         folder: holds its data and its log.
         number: its place in a cluster, from 1; 0 if it is alone.
+        login: what it asks of its clients; None: every client may do anything.
     """
 
     kind: str
     wanted_ports: int
     """How many ports it listens on, including the one for its clients, which is the first."""
 
-    def __init__(self, java: Java, folder: Path, number: int = 0) -> None:
+    def __init__(self, java: Java, folder: Path, number: int = 0, login: Login | None = None) -> None:
         self.java = java
         self.number = number
+        self.login = login
         self.name = f"{self.kind}{number or ''}"
         self.home = folder / self.name
         self.log_path = folder / f"{self.name}.log"
@@ -55,6 +59,11 @@ class Server(ABC):
         self.members: list[Server] = [self]
         """All servers of its cluster, with itself."""
         self.child: ChildProcess | None = None
+
+    @property
+    def tls(self) -> bool:
+        """Whether it speaks TLS with its clients."""
+        return self.login is not None and self.login.tls
 
     @property
     def port(self) -> int:
@@ -158,31 +167,35 @@ class ZooKeeperServer(Server):
 
     kind = "zookeeper"
 
-    def __init__(self, java: Java, folder: Path, number: int = 0) -> None:
-        super().__init__(java, folder, number)
+    def __init__(self, java: Java, folder: Path, number: int = 0, login: Login | None = None) -> None:
+        super().__init__(java, folder, number, login)
         self.wanted_ports = 3 if number else 1
 
     def prepare(self) -> list[str]:
         config = self.home / "zoo.cfg"
         config.write_text(
             f"dataDir={self.home}/data\n"
-            f"clientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\n"
+            f"{'secureClientPort' if self.tls else 'clientPort'}={self.port}\n"
+            f"{'secureClientPortAddress' if self.tls else 'clientPortAddress'}=127.0.0.1\n"
             "tickTime=500\n"
             "minSessionTimeout=1000\n"
             "maxSessionTimeout=120000\n"
             "maxClientCnxns=0\n"
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=srvr\n"
-            "autopurge.purgeInterval=1\n" + self._cluster(),
+            "autopurge.purgeInterval=1\n"
+            + self._cluster()
+            + (self.login.zookeeper_options(self.home) if self.login else ""),
             "utf-8",
         )
+        users = self.login.zookeeper_java(self.home) if self.login else []
         logging = _write_log4j(self.home)
         return [
             str(self.java.path),
             # ZooKeeper keeps the last 500 transactions in memory. Those of a busy coordinator have up to 512 KiB each.
             *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             f"-Dlog4j2.configurationFile={logging}",
+            *users,
             "-Dzookeeper.preAllocSize=4096",  # KiB; the default of 64 MiB a log file is too much for a temporary directory
             *("-cp", f"{kafka_jars.pyspark_jars()}/*"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -190,7 +203,7 @@ class ZooKeeperServer(Server):
         ]
 
     def _cluster(self) -> str:
-        """What a member of a cluster is told about the others. It also keeps its own number beside its data."""
+        """What a member of a cluster must know about the others. It also keeps its own number beside its data."""
         if not self.number:
             return ""
         data = self.home / "data"
@@ -201,7 +214,7 @@ class ZooKeeperServer(Server):
 
     def serves(self) -> bool:
         """A server that does not know a leader yet says that it does not serve."""
-        return "Mode: " in four_letters(self.address, "srvr")
+        return "Mode: " in four_letters(self.address, "srvr", tls=self.tls)
 
 
 class KafkaBroker(Server):
@@ -216,9 +229,16 @@ class KafkaBroker(Server):
     kind = "kafka"
 
     def __init__(
-        self, java: Java, folder: Path, jars: Path, cluster_id: str, advertised: Sequence[str] = (), number: int = 0
+        self,
+        java: Java,
+        folder: Path,
+        jars: Path,
+        cluster_id: str,
+        advertised: Sequence[str] = (),
+        number: int = 0,
+        login: Login | None = None,
     ) -> None:
-        super().__init__(java, folder, number)
+        super().__init__(java, folder, number, login)
         self.jars = jars
         self.cluster_id = cluster_id
         self.advertised = list(advertised)
@@ -231,6 +251,10 @@ class KafkaBroker(Server):
     def prepare(self) -> list[str]:
         config = self.home / "server.properties"
         names = [f"PROXIED{number}" for number in range(len(self.advertised))]
+        controllers = "SASL_PLAINTEXT" if self.login else "PLAINTEXT"
+        protocol = "SASL_SSL" if self.tls else controllers
+        security = self.login.kafka_options(self.home, [_CLIENTS, *names]) if self.login else ""
+        config.touch(0o600)
         config.write_text(
             _BROKER.format(
                 port=self.port,
@@ -244,14 +268,20 @@ class KafkaBroker(Server):
                     f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.proxied_ports, strict=True)
                 ),
                 advertised="".join(f",{n}://{address}" for n, address in zip(names, self.advertised, strict=True)),
-                protocols="".join(f",{name}:PLAINTEXT" for name in names),
-            ),
+                protocols=",".join(
+                    [f"CONTROLLER:{controllers}", *(f"{name}:{protocol}" for name in [_CLIENTS, *names])]
+                ),
+                clients=_CLIENTS,
+            )
+            + security,
             "utf-8",
         )
         logging = _write_log4j(self.home)
         if not (self.home / "data" / "meta.properties").exists():
             command = self._java(logging, "-XX:+UseSerialGC")  # it runs for a second
-            self._run_format([*command, "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config)])
+            users = self.login.scram_arguments() if self.login else []
+            tool = ["kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config), *users]
+            self._run_format([*command, *tool])
         return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
 
     def _java(self, logging: Path, *options: str) -> list[str]:
@@ -275,8 +305,12 @@ class KafkaBroker(Server):
     def serves(self) -> bool:
         from queues.connectivity import answers  # here, because `sardonyx --help` needs no Kafka client
 
-        return answers({"bootstrap.servers": self.address}, timeout=2.0)
+        login = self.login.kafka_client() if self.login else {}
+        return answers({"bootstrap.servers": self.address, **login}, timeout=2.0)
 
+
+_CLIENTS = "CLIENTS"
+"""Name of the listener for clients and other brokers."""
 
 _BROKER = """\
 process.roles=broker,controller
@@ -284,11 +318,11 @@ broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
+listeners={clients}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners={clients}://127.0.0.1:{port}{advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
-inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map={protocols}
+inter.broker.listener.name={clients}
 log.dirs={data}
 auto.create.topics.enable=false
 default.replication.factor={copies}
@@ -341,12 +375,20 @@ def listens(pid: int, port: int) -> bool:
     return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
-def four_letters(address: str, word: str, timeout: float = 2.0) -> str:
-    """ZooKeeper's answer to one of its four-letter words; empty if it does not answer within ``timeout`` seconds."""
+def four_letters(address: str, word: str, timeout: float = 2.0, *, tls: bool = False) -> str:
+    """ZooKeeper's answer to one of its four-letter words; empty if it does not answer within ``timeout`` seconds.
+
+    ``tls``: it speaks TLS. Its certificate is not checked: nothing secret is said.
+    """
     host, _, port = address.rpartition(":")
     answer = b""
     try:
-        with socket.create_connection((host, int(port)), timeout) as link:
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(socket.create_connection((host, int(port)), timeout))
+            if tls:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                link = stack.enter_context(context.wrap_socket(link))
             link.sendall(word.encode())
             while part := link.recv(4096):
                 answer += part

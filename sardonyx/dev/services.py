@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -19,6 +19,7 @@ import structlog
 from sardonyx.core.errors import SetupError
 from sardonyx.core.text import counted
 from sardonyx.dev import kafka_jars
+from sardonyx.dev.secured import Login, OwnUser, Secured
 from sardonyx.dev.servers import KafkaBroker, Server, ZooKeeperServer, new_cluster_id, start_together, stop_together
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.temp_dirs import locked, temp_dir
@@ -44,6 +45,8 @@ class Services:
     """Process id of each server by its name: ``zookeeper`` and ``kafka``, or ``zookeeper1`` to ``kafka3``."""
     listeners: tuple[tuple[str, ...], ...] = ()
     """Further addresses of Kafka: for each of ``advertised``, one of each broker, in the same order."""
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings by dotted key with which clients log in; empty unless the services are private."""
     running: InitVar[Mapping[str, Server] | None] = None
 
     def __post_init__(self, running: Mapping[str, Server] | None) -> None:
@@ -74,6 +77,8 @@ def embedded_services(
     servers: int = 1,
     progress: kafka_jars.Progress | None = None,
     advertised: Sequence[Sequence[str]] = (),
+    secured: Secured | None = None,
+    private: bool = False,
 ) -> Iterator[Services]:
     """ZooKeeper and Kafka for as long as the block runs.
 
@@ -84,6 +89,8 @@ def embedded_services(
         progress: called while Kafka is downloaded, if it is. None: shows a bar or plain lines.
         advertised: for each client that goes through proxies, the proxies' ``host:port``, one for each broker. The broker gets
             one more listener (:attr:`Services.listeners`) that advertises the proxy's address to its clients.
+        secured: who may log in, and the servers' certificate. None: every user of this machine may do anything, without TLS.
+        private: only who can read the data may log in (:attr:`Services.login`), without TLS. The password stays with the data.
 
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-KAFKA-JAR``, ``SX-EMBEDDED-DIED``,
@@ -100,9 +107,11 @@ def embedded_services(
         _check_size(folder, servers)
         log.info("embedded_services_starting", data_dir=str(folder), kept=data_dir is not None)
         cluster_id = new_cluster_id()
-        zookeepers = [ZooKeeperServer(java, folder, number) for number in numbers]
+        own = OwnUser.of(folder) if private else None
+        login: Login | None = secured or own
+        zookeepers = [ZooKeeperServer(java, folder, number, login) for number in numbers]
         brokers = [
-            KafkaBroker(java, folder, jars, cluster_id, [addresses[place] for addresses in advertised], number)
+            KafkaBroker(java, folder, jars, cluster_id, [addresses[place] for addresses in advertised], number, login)
             for place, number in enumerate(numbers)
         ]
         kinds: list[list[Server]] = [[*zookeepers], [*brokers]]
@@ -114,6 +123,8 @@ def embedded_services(
             list(pool.map(start_together, kinds))
         running = {server.name: server for members in kinds for server in members}
         zookeeper, kafka = (",".join(server.address for server in members) for members in kinds)
+        if own is not None:
+            _close(zookeeper, own)
         log.info("embedded_services_ready", zookeeper=zookeeper, kafka=kafka)
         yield Services(
             zookeeper=zookeeper,
@@ -125,9 +136,21 @@ def embedded_services(
                 tuple(f"127.0.0.1:{broker.proxied_ports[client]}" for broker in brokers)
                 for client in range(len(advertised))
             ),
+            login={} if own is None else own.settings(),
             running=running,
         )
         log.info("embedded_services_stopping", data_dir=str(folder))
+
+
+def _close(zookeeper: str, own: OwnUser) -> None:
+    """Allow only this user to make nodes in ZooKeeper. The nodes that this user makes have ACLs of their own."""
+    from sardonyx.runtime.settings import load_settings  # here, because `sardonyx --help` needs no client of ZooKeeper
+    from sardonyx.zookeeper.acls import own_root
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+    settings = load_settings(**{"zookeeper.hosts": zookeeper, **own.settings()})
+    with contextlib.closing(ZooKeeperSession.connect(settings, make_top=False)) as zk:
+        own_root(zk)
 
 
 def _check_size(folder: Path, servers: int) -> None:
@@ -148,7 +171,7 @@ def _data_directory(given: Path | str | None) -> Iterator[Path]:
     folder = Path(given).expanduser().resolve()
     with contextlib.ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(0o700, parents=True, exist_ok=True)  # the mode of one that exists stays
             is_ours = stack.enter_context(locked(folder))
         except OSError as error:
             cause = f"{type(error).__name__}: {error}"

@@ -7,7 +7,6 @@ all of it at once. So the builder keeps mistyped arguments as problems of the jo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -21,73 +20,21 @@ from sardonyx.core.spec import (
     DEFAULT_BATCH_TIMEOUT,
     DEFAULT_PARTITIONS,
     JobSpec,
-    OnError,
     Route,
     TaskType,
 )
 from sardonyx.job.collecting import collects
-from sardonyx.job.given import given_settings, listed_tags, require
+from sardonyx.job.given import given_settings, listed_tags, require, with_references
+from sardonyx.job.graphing import Graphs
+from sardonyx.job.iterating import Rounds
+from sardonyx.job.looping import After, Cycle, Cycles
 from sardonyx.job.parse import read
 from sardonyx.job.relating import Relations
+from sardonyx.job.tasks import Edge, ErrorPolicy, Function, Lifecycle, Task
 from sardonyx.job.validate import validate
 from sardonyx.job.windowing import Aggregate, Clock, Emit, Length, StoreChoice, Windows, data_of
 from sardonyx.runtime.functions import reference_text
 from sardonyx.runtime.source_location import calling_code
-
-Function = Callable[..., Any] | str
-"""A function at the top level of a module, or its name as ``module:function``."""
-
-Lifecycle = type | str
-"""A class at the top level of a module, or its name as ``module:Class``."""
-
-ErrorPolicy = Literal["fail", "skip", "dead_letter"] | OnError | Mapping[str, Any]
-"""What happens to a record that makes the function raise; see :class:`sardonyx.OnError`."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task of a job, as the builder returns it: give it to ``after=`` of the next task."""
-
-    job: Job
-    name: str
-
-    def __repr__(self) -> str:
-        return f"<task {self.name!r} of job {self.job.name!r}>"
-
-    @property
-    def failed(self) -> Edge:
-        """The records that made this task's function raise, each as a row that says what happened."""
-        return Edge(self, of="failed")
-
-    @property
-    def late(self) -> Edge:
-        """The rows that came too late to this task, a window or a join, with ``late_by``, and of a window ``window_start``."""
-        return Edge(self, of="late")
-
-    def where(self, condition: Function) -> Edge:
-        """The results of this task for which ``condition`` holds.
-
-        ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool.
-        """
-        return Edge(self).where(condition)
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A part of what a task gives: failed or late rows, or rows that meet a condition. Give it to ``after=`` of the next task."""
-
-    task: Task
-    of: Literal["results", "failed", "late"] = "results"
-    condition: Function | None = None
-
-    def where(self, condition: Function) -> Edge:
-        """Only the rows for which ``condition`` holds; see :meth:`Task.where`."""
-        if self.condition is not None:
-            raise ValueError(f"an edge from {self.task!r} can have one condition: write one function that tests both")
-        return replace(self, condition=condition)
-
-
-After = Task | Edge | str | Iterable[Task | Edge | str]
 
 
 def connector(kind: str | type, **options: Any) -> Connector:
@@ -101,7 +48,7 @@ def connector(kind: str | type, **options: Any) -> Connector:
     return Connector(name, declarations.normal(name, options))
 
 
-class Job(Relations):
+class Job(Relations, Graphs, Rounds, Cycles):
     """A job: a graph of named tasks from its inputs to its outputs.
 
     Args:
@@ -115,6 +62,8 @@ class Job(Relations):
         percentage: its share of all peers, where the cluster's scheduler is ``percentage``.
         max_peers: at most this many peers, over all its tasks.
         lineage: whether `sardonyx job progress` can tell at any time how far each source partition is through the whole job.
+        checkpoint_every: of which times its tasks keep their state: with "1 min" of each full minute of event time. `sardonyx
+            state get --at` shows it; docs/state.md has the rules.
         tags: only virtual peers that have all these tags work for the job, such as ``["pool-a"]``.
         doc: what it is for, in a sentence.
     """
@@ -132,6 +81,7 @@ class Job(Relations):
         percentage: float | None = None,
         max_peers: int | None = None,
         lineage: bool = False,
+        checkpoint_every: str | None = None,
         tags: Sequence[str] = (),
         doc: str = "",
     ) -> None:
@@ -148,12 +98,14 @@ class Job(Relations):
             "percentage": percentage,
             "max_peers": max_peers,
             "lineage": lineage,
+            "checkpoint_every": checkpoint_every,
             "tags": listed_tags(tags),
             "doc": doc,
         }
         self._catalog: list[dict[str, Any]] = []
         self._workflow: list[tuple[str, str]] = []
         self._routes: dict[str, dict[str, Any]] = {}
+        self._cycles: list[Cycle] = []
         self._functions: dict[str, Callable[..., Any]] = {}
         self._problems: list[SardonyxError] = []
 
@@ -210,7 +162,7 @@ class Job(Relations):
             fn: the function; the annotation of its first parameter says what it takes: ``pyspark.sql.DataFrame``,
                 ``pyarrow.Table`` or ``pandas.DataFrame`` (gives the same), or ``dict`` (gives a dict, several, or None).
             after: the task or tasks whose results it reads.
-            params: keyword arguments for ``fn``: plain JSON data.
+            params: keyword arguments for ``fn``: plain JSON data, and functions at the top level of a module.
             sequential: one peer at a time. For one order of all rows, also give the job ``partitions=1``.
             min_peers: the task begins only when this many virtual peers are free for it.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
@@ -248,6 +200,7 @@ class Job(Relations):
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -279,6 +232,7 @@ class Job(Relations):
         - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
           ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
           your own.
+        - ``standby``: 1: another process keeps the state up to date, to take it over at once.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)
@@ -296,6 +250,7 @@ class Job(Relations):
         state: str | None = None,
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         time: str | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -320,10 +275,7 @@ class Job(Relations):
           states to durations. None: for good.
         - ``state``: of a function of tables: the columns of its state, such as ``"total double, n bigint"``.
         - ``state_limit``: the most entries of one partition's state.
-        - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
-          ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
-          your own.
-        - ``time``: the column with a row's time, if it is not that of the inputs.
+        - ``store``, ``standby``, ``time``: as for :meth:`window`.
         """
         return self._add("function", name, None, fn, given_settings(locals()), after=after)
 
@@ -382,7 +334,9 @@ class Job(Relations):
     def data(self) -> dict[str, Any]:
         """The job as a YAML file would have it: everything as it was given, including names that were given twice."""
         found = {"name": self.name, **self._settings, "workflow": self._workflow, "catalog": self._catalog}
-        return found | ({"routes": self._routes} if self._routes else {})
+        routes = {link: route for cycle in self._cycles for link, route in cycle.routes().items()} | self._routes
+        cycles = [cycle.data() for cycle in self._cycles]
+        return found | ({"routes": routes} if routes else {}) | ({"cycles": cycles} if cycles else {})
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -421,6 +375,8 @@ class Job(Relations):
             entry["fn"] = self._reference(fn, f"task {name!r}: fn is a function or its name")
         if given.get("lifecycle") is not None:
             given["lifecycle"] = self._reference(given["lifecycle"], f"task {name!r}: lifecycle is a class or its name")
+        if isinstance(given.get("params"), Mapping):
+            given["params"] = with_references(given["params"], self._reference)
         if callable(given.get("group_by")):
             given["group_by"] = self._reference(given["group_by"], f"task {name!r}: group_by is columns or a function")
         if callable(given.get("keyed", {}).get("on_timer")):
@@ -450,17 +406,52 @@ class Job(Relations):
         self._collect(words, name)
         return self._add("function", name, None, fn, entry, after=after)
 
-    def _link(self, edge: Task | Edge | str, target: str) -> None:
-        source = self._name_of(edge.task if isinstance(edge, Edge) else edge, target)
-        self._workflow.append((source, target))
-        if not isinstance(edge, Edge):
+    def _add_computed(
+        self,
+        name: str,
+        what: Literal["graph", "iterate"],
+        said: dict[str, Any],
+        settings: dict[str, Any],
+        after: After,
+        fn: Function | None = None,
+    ) -> Task:
+        words: list[SardonyxError] = []
+        for role in said.keys() & {"send", "master"}:
+            said[role] = self._reference(said[role], f"task {name!r}: {role} is a function or its name")
+        entry = {**settings, what: data_of(said, words)}
+        entry["tags"] = listed_tags(settings["tags"])
+        self._collect(words, name)
+        return self._add("function", name, None, fn, entry, after=after)
+
+    def _link(self, edge: Task | Edge | Cycle | str, target: str) -> None:
+        if isinstance(edge, Cycle):
+            edge.first.append(target)
+            for each in edge.outside:
+                self._link(each, target)
             return
+        source, route = self.edge(edge, target)
+        self._workflow.append((source, target))
+        if isinstance(edge, Edge):
+            self._routes[f"{source}.{target}"] = msgspec.to_builtins(route)
+
+    def edge(self, edge: Task | Edge | str, target: str) -> tuple[str, Route]:
+        """The task that an edge leads out of, and what goes over it; ``target``: what reads it, for messages."""
+        source = self._name_of(edge.task if isinstance(edge, Edge) else edge, target)
+        if not isinstance(edge, Edge):
+            return source, Route()
         where = edge.condition
         if where is not None:
             where = self._reference(where, f"task {target!r}: a condition is a function or its name")
-        self._routes[f"{source}.{target}"] = msgspec.to_builtins(Route(of=edge.of, where=where))
+        return source, Route(of=edge.of, where=where)
 
-    def _reference(self, given: object, wanted: str) -> str:
+    def _edges_of(self, after: After) -> list[Task | Edge | str]:
+        """What comes before a loop, and so before each task that it begins with."""
+        found = _listed(after)
+        if any(isinstance(each, Cycle) for each in found):
+            raise TypeError("a loop cannot begin with another loop: let it come after tasks")
+        return [each for each in found if not isinstance(each, Cycle)]
+
+    def _reference(self, given: object, wanted: str = "") -> str:
         """The name of a function or class. One that was given as an object is kept for validation."""
         if isinstance(given, str):
             return given
@@ -479,7 +470,7 @@ class Job(Relations):
         return source.name
 
 
-def _listed(after: After | None) -> list[Task | Edge | str]:
+def _listed(after: After | None) -> list[Task | Edge | Cycle | str]:
     if after is None:
         return []
-    return [after] if isinstance(after, Task | Edge | str) else list(after)
+    return [after] if isinstance(after, Task | Edge | Cycle | str) else list(after)

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ def top_level(root: Path) -> set[str]:
 
 def code_change(old: bytes | None, new: bytes | None) -> CodeChange:
     """In what the modules of two versions of a job differ. None: a version brings none."""
-    before, after = (_contents(data) if data else {} for data in (old, new))
+    before, after = (contents(data) if data else {} for data in (old, new))
     names = before.keys() | after.keys()
     changed = [name for name in names if before.get(name) != after.get(name)]
     same: set[str] = set()
@@ -83,6 +83,36 @@ def code_change(old: bytes | None, new: bytes | None) -> CodeChange:
         same |= {f"{name}:{each}" for each in one.keys() & other.keys() if one[each] == other[each]}
     own = frozenset(name.partition(".")[0] for name in names)
     return CodeChange(own=own, modules=frozenset(changed), same=frozenset(same))
+
+
+def lost_names(old: bytes | None, new: bytes | None, references: Iterable[str]) -> list[str]:
+    """The functions and classes, as ``module:name``, that the modules of the old version have and those of the new one do not. A
+    module that comes from elsewhere is not looked at.
+
+    Args:
+        old: the zip of the version before; None: it brings none, or its code is no longer there.
+        new: that of the new version; None: it brings none.
+        references: the names that are needed.
+    """
+    before, after = (contents(data) if data else {} for data in (old, new))
+    found = []
+    for name in references:
+        module, _, attribute = name.partition(":")
+        if (module in before or module in after) and attribute.partition(".")[0] not in _bound(after.get(module, b"")):
+            found.append(name)
+    return found
+
+
+def _bound(source: bytes) -> set[str]:
+    """The names that a module binds anywhere in its text."""
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):
+        return set()
+    names = {each.name for each in nodes if isinstance(each, _DEFINITIONS)}
+    names |= {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    imported = [alias for each in nodes if isinstance(each, ast.Import | ast.ImportFrom) for alias in each.names]
+    return names | {(alias.asname or alias.name).partition(".")[0] for alias in imported}
 
 
 def _definitions(source: bytes) -> dict[str, str]:
@@ -94,7 +124,7 @@ def _definitions(source: bytes) -> dict[str, str]:
     return {each.name: ast.dump(each) for each in found if isinstance(each, _DEFINITIONS)}
 
 
-def _contents(data: bytes) -> dict[str, bytes]:
+def contents(data: bytes) -> dict[str, bytes]:
     """The modules in a zip of :func:`build`, by their names in Python."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {

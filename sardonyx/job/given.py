@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from sardonyx.core.spec import OnError
+from sardonyx.core.spec import FUNCTION, OnError
 from sardonyx.job.windowing import store_data, window_data
 
 _WITH_STATE = ("on_timer", "ttl", "state", "state_limit", "store", "time")
@@ -26,6 +26,8 @@ def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
             found[key] = arguments[key]
     if arguments.get("fuse"):
         found["fuse"] = arguments["fuse"]
+    if arguments.get("standby"):
+        found["standby"] = arguments["standby"]
     if arguments["tags"] != ():
         found["tags"] = listed_tags(arguments["tags"])
     found["consumption"] = "sequential" if arguments.get("sequential") else "concurrent"
@@ -42,6 +44,14 @@ def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def listed_tags(tags: Sequence[str]) -> object:
     """Tags as data. A single text stays one, so that validation can say that a list is wanted."""
     return tags if isinstance(tags, str) else list(tags)
+
+
+def with_references(params: Mapping[str, Any], named: Callable[[object], str]) -> dict[str, Any]:
+    """Params with a reference in place of each function. ``named``: gives the name of one."""
+    return {
+        key: {FUNCTION: named(value)} if callable(value) and not isinstance(value, type) else value
+        for key, value in params.items()
+    }
 
 
 def require(value: object, kind: Any, message: str) -> None:

@@ -6,6 +6,7 @@ them go through the same reader and the same validation.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -26,7 +27,7 @@ from sardonyx.core.plan import JobPlan, plan_of
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.text import listed, near, plural
 from sardonyx.core.tracebacks import user_traceback
-from sardonyx.job import bundle
+from sardonyx.job import bundle, signatures
 from sardonyx.job.builder import Job
 from sardonyx.job.parse import read, unread_workflow
 from sardonyx.job.validate import problems_of
@@ -58,6 +59,17 @@ class LoadedJob(NamedTuple):
     def plan(self) -> JobPlan:
         """How it runs: its operators, by what rule rows go between them, and how many peers it can use."""
         return plan_of(self.spec)
+
+    def signed(self, key: Path | None) -> LoadedJob:
+        """The job with its code signed by the private key in a file; None: as it is.
+
+        Raises:
+            SetupError: ``SX-CODE-SIGNER``, ``SX-SIGNED-MISSING``.
+        """
+        if key is None or self.code is None:
+            return self
+        code = signatures.signed(self.code, key)
+        return self._replace(code=code, spec=msgspec.structs.replace(self.spec, code=hashlib.sha256(code).hexdigest()))
 
 
 def load(argument: str | Job, *, places: bool = True) -> LoadedJob:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,76 +15,17 @@ import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.graphing import GraphAlgorithm, GraphSpec
+from sardonyx.core.iterating import IterateSpec
 from sardonyx.core.joining import RelationKind, RelationSpec
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
-from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec, late_policy
+from sardonyx.core.spec import CycleSpec, JobSpec, OnError, Route, TaskSpec, late_policy
 from sardonyx.core.stores import SqlStore
-from sardonyx.core.text import listed, near, nearest, shorten
+from sardonyx.core.text import listed, near, nearest
 from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
+from sardonyx.job.parse_fields import DECIDED_BY_US, fields_of, kind_of, plain, problem, shown
 
-_DECIDED_BY_US = ("code",)
 _ON_ERROR = ("fail", "skip", "dead_letter")
-_WHAT: dict[type[msgspec.Struct], str] = {
-    JobSpec: "a job",
-    TaskSpec: "a task",
-    OnError: "on_error",
-    TimeSpec: "time",
-    WindowSpec: "window",
-    RelationSpec: "relation",
-    KeyedSpec: "keyed",
-    SqlStore: "store",
-}
-_WANTED = {
-    "batch_size": "a number of rows (not a size in bytes), such as 50000",
-    "batch_timeout": 'a duration, such as "100 ms"',
-    "backoff": 'a duration, such as "100 ms"',
-    "ahead": 'a duration, such as "1 day"',
-    "aggregate": "a mapping from the columns of the results to what they hold, such as {hits: count, slowest: {max: ms}}",
-    "allowed_lateness": 'a duration, such as "1 h" (over an ordinal time a number of rows)',
-    "column": "the name of a column",
-    "delay": 'a duration, such as "5 s"',
-    "emit": 'final, changes, "every 10 s" or "count 100"',
-    "every": 'a duration, such as "10 s" (over an ordinal time, and for counted, a number of rows)',
-    "gap": 'a duration, such as "30 min" (over an ordinal time a number of rows)',
-    "grace": 'a duration, such as "10 s" (over an ordinal time a number of rows)',
-    "idle": 'a duration, such as "1 min"',
-    "most": 'a duration, such as "12 h" (over an ordinal time a number of rows)',
-    "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
-    "accumulate": "true or false",
-    "state_limit": "a number of entries",
-    "store": 'memory, rocksdb, a database: {sql: "postgresql://host/name"}, or your own class: module:Class',
-    "state": 'columns with their types, such as "total double, n bigint"',
-    "on_timer": "a function, as module:function",
-    "ttl": 'a duration, such as "30 days", or a mapping from the names of states to durations',
-    "time": "the name of a column",
-    "how": "inner or left",
-    "kind": "one of the kinds that docs/time.md and docs/joins.md list",
-    "left": "the name of a task",
-    "prefix": "a text",
-    "right": "the name of a task",
-    "right_on": "a column, or a list of columns",
-    "wait": 'a duration, such as "10 s" (over an ordinal time a number of rows)',
-    "within": 'a duration, such as "10 min", or for a join a list of two, such as ["-1 min", "10 min"]',
-    "zone": "the name of a time zone, such as Europe/Berlin",
-    "group_by": "a column, a list of columns, or a function (module:function)",
-    "min_peers": "a number of peers",
-    "max_peers": "a number of peers",
-    "retries": "a number of times",
-    "partitions": "a number",
-    "failure_limit": "a number of failures",
-    "lineage": "true or false",
-    "keep": 'a duration, such as "1 h"',
-    "params": "a mapping from the function's parameters to values",
-    "options": "a mapping from the connector's options to values",
-    "fn": "a function, as module:function",
-    "where": "a function, as module:function",
-    "lifecycle": "a class, as module:Class",
-    "connector": "the name of a connector, such as kafka, or a class, as module:Class",
-    "fuse": "true or false",
-    "name": "a text",
-    "doc": "a text",
-}
-"""What the value of a field is, for the message about one of a wrong type."""
 _ALSO_CALLED = {
     "sliding": "hopping",
     "fixed": "tumbling",
@@ -94,9 +34,8 @@ _ALSO_CALLED = {
     "count": "counted",
 }
 """What other systems call a kind of windows."""
-_OF_WINDOWS = frozenset(WindowSpec.__struct_fields__)
 _RELATIONS = typing.get_args(RelationKind)
-_OF_KEYED = frozenset(KeyedSpec.__struct_fields__)
+_ALGORITHMS = typing.get_args(GraphAlgorithm)
 _AGGREGATES = typing.get_args(AggregateKind)
 _AS_COLUMN = "write what it aggregates, such as count, {max: ms} or {quantile: ms, q: 0.99}"
 UNREAD = "(unreadable)"
@@ -114,25 +53,33 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
     problems: list[SardonyxError] = []
     if not isinstance(data, Mapping):
         return JobSpec(name="unnamed", workflow=[], catalog=[]), [
-            _problem("", f"a job is a mapping with name, workflow and catalog, not {_kind(data)}", "see docs/jobs.md")
+            problem("", f"a job is a mapping with name, workflow and catalog, not {kind_of(data)}", "see docs/jobs.md")
         ]
     entries = data.get("catalog", [])
     catalog: list[TaskSpec] = []
     if isinstance(entries, list):
         catalog = [_task(entry, index, base, problems) for index, entry in enumerate(entries)]
     else:
-        problems.append(_problem("", f"catalog is a list of tasks, not {_kind(entries)}", "see docs/jobs.md"))
-    rest = {key: value for key, value in data.items() if key not in ("catalog", "routes")}
+        problems.append(problem("", f"catalog is a list of tasks, not {kind_of(entries)}", "see docs/jobs.md"))
+    rest = {key: value for key, value in data.items() if key not in ("catalog", "routes", "cycles")}
+    cycles = list(_cycles(data.get("cycles", []), problems))
     if "workflow" in rest:
         rest["workflow"] = list(_edges(rest["workflow"], problems))
-    fields = _fields(JobSpec, rest, "", problems, skip=("catalog", "routes", *_DECIDED_BY_US))
+    fields = fields_of(JobSpec, rest, "", problems, skip=("catalog", "routes", "cycles", *DECIDED_BY_US))
     workflow = fields.pop("workflow", [])
-    routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in workflow}, problems)
+    edges = [*workflow, *(edge for cycle in cycles for edge in cycle.back)]
+    routes = _routes(data.get("routes", {}), {f"{source}.{target}" for source, target in edges}, problems)
     catalog = [_with_late_edge(task, routes, problems) for task in catalog]
     position = {task.name: index for index, task in reversed(list(enumerate(catalog)))}
     last = len(catalog)
-    workflow.sort(key=lambda edge: (position.get(edge[1], last), position.get(edge[0], last)))
-    return JobSpec(**{"name": "unnamed", **fields}, workflow=workflow, catalog=catalog, routes=routes), problems
+
+    def rank(edge: tuple[str, str]) -> tuple[int, int]:
+        return position.get(edge[1], last), position.get(edge[0], last)
+
+    workflow.sort(key=rank)
+    cycles = [msgspec.structs.replace(cycle, back=sorted(cycle.back, key=rank)) for cycle in cycles]
+    fields = {"name": "unnamed", **fields, "routes": routes, "cycles": cycles}
+    return JobSpec(**fields, workflow=workflow, catalog=catalog), problems
 
 
 def unread_workflow(problems: list[SardonyxError]) -> bool:
@@ -153,9 +100,24 @@ def _edges(written: object, problems: list[SardonyxError]) -> Iterator[tuple[str
             if isinstance(edge, list | tuple) and len(edge) == 2 and all(isinstance(name, str) for name in edge):
                 yield edge[0], edge[1]
             else:
-                problems.append(_not_an_edge(f"workflow: an edge is a pair of tasks, not {_kind(edge)}"))
+                problems.append(_not_an_edge(f"workflow: an edge is a pair of tasks, not {kind_of(edge)}"))
     else:
-        problems.append(_not_an_edge(f"workflow is a list of edges or a nested map, not {_kind(written)}"))
+        problems.append(_not_an_edge(f"workflow is a list of edges or a nested map, not {kind_of(written)}"))
+
+
+def _cycles(written: object, problems: list[SardonyxError]) -> Iterator[CycleSpec]:
+    """The loops: a list of mappings, each with its feedback edges, as pairs of tasks or a nested map."""
+    if not isinstance(written, list | tuple):
+        problems.append(problem("", f"cycles is a list of loops, not {kind_of(written)}", "see docs/cycles.md"))
+        return
+    for index, entry in enumerate(written):
+        if not isinstance(entry, Mapping):
+            fix = "write a mapping, such as {name: crawl, back: [[fresh, fetch]], max_hops: 20}"
+            problems.append(problem("", f"entry {index + 1} of cycles is a mapping, not {kind_of(entry)}", fix))
+            continue
+        back = list(_edges(entry["back"], problems)) if "back" in entry else []
+        fields = fields_of(CycleSpec, dict(entry) | ({"back": back} if "back" in entry else {}), "", problems)
+        yield CycleSpec(**{"name": f"entry-{index + 1}", "back": back, **fields})
 
 
 def _nested(written: Mapping[Any, Any], problems: list[SardonyxError]) -> Iterator[tuple[str, str]]:
@@ -166,7 +128,7 @@ def _nested(written: Mapping[Any, Any], problems: list[SardonyxError]) -> Iterat
                 if isinstance(source, str) and isinstance(name, str):
                     yield source, name
                 else:
-                    wrong = f"after {_shown(source)} comes a task, a list of tasks or a map of them, not {_kind(name)}"
+                    wrong = f"after {shown(source)} comes a task, a list of tasks or a map of them, not {kind_of(name)}"
                     problems.append(_not_an_edge(f"workflow: {wrong}"))
             if isinstance(target, Mapping):
                 yield from _nested(target, problems)
@@ -179,7 +141,7 @@ def _not_an_edge(message: str) -> SardonyxError:
 def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxError]) -> TaskSpec:
     if not isinstance(entry, Mapping):
         problems.append(
-            _problem("", f"entry {index + 1} of catalog is a mapping, not {_kind(entry)}", "see docs/jobs.md")
+            problem("", f"entry {index + 1} of catalog is a mapping, not {kind_of(entry)}", "see docs/jobs.md")
         )
         return TaskSpec(name=f"entry-{index + 1}", type="function")
     name = entry["name"] if isinstance(entry.get("name"), str) else f"entry-{index + 1}"
@@ -190,10 +152,9 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         written["time"] = _time(written["time"], name, problems)
     if written.get("window") is not None or "aggregate" in written:
         written["window"] = _window(written.get("window", {}), written.pop("aggregate", None), base, name, problems)
-    if written.get("relation") is not None:
-        written["relation"] = _relation(written["relation"], base, name, problems)
-    if written.get("keyed") is not None:
-        written["keyed"] = _keyed(written["keyed"], base, name, problems)
+    for key, reads in (("relation", _relation), ("graph", _graph), ("iterate", _iterate), ("keyed", _keyed)):
+        if written.get(key) is not None:
+            written[key] = reads(written[key], base, name, problems)
     if isinstance(written.get("group_by"), str) and ":" not in written["group_by"]:
         written["group_by"] = [written["group_by"]]
     if isinstance(written.get("options"), Mapping):
@@ -202,13 +163,13 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
         written["options"] = declarations.absolute(connector, options, base) if base else options
     for key in ("params", "options"):
         if key in written:
-            written[key], wrong = _plain(written[key], key)
+            written[key], wrong = plain(written[key], key)
             if wrong:
                 code = "SX-JOB-PARAMS" if key == "params" else "SX-JOB-CONNECTOR"
                 fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
-                problems.append(_problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
+                problems.append(problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
-    fields = _fields(TaskSpec, written, name, problems)
+    fields = fields_of(TaskSpec, written, name, problems)
     return TaskSpec(**{"name": name, "type": "function", **fields})
 
 
@@ -218,14 +179,14 @@ def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnEr
         written = {"then": written}
     if not isinstance(written, Mapping):
         fix = f"write {listed(_ON_ERROR, last='or')}, or a mapping with retries, backoff and then"
-        problems.append(_problem(task, f"on_error cannot be {_shown(written)}", fix))
+        problems.append(problem(task, f"on_error cannot be {shown(written)}", fix))
         return OnError()
     then = written.get("then")
     if isinstance(then, str) and then not in _ON_ERROR:
         fix = f"write {listed(_ON_ERROR, last='or')}"
-        problems.append(_problem(task, f"on_error cannot be {_shown(then)}{near(then, _ON_ERROR)}", fix))
+        problems.append(problem(task, f"on_error cannot be {shown(then)}{near(then, _ON_ERROR)}", fix))
         written = {key: value for key, value in written.items() if key != "then"}
-    return OnError(**_fields(OnError, written, task, problems))
+    return OnError(**fields_of(OnError, written, task, problems))
 
 
 def _time(written: object, task: str, problems: list[SardonyxError]) -> TimeSpec:
@@ -234,9 +195,9 @@ def _time(written: object, task: str, problems: list[SardonyxError]) -> TimeSpec
         written = {"column": written}
     if not isinstance(written, Mapping):
         fix = "write the name of a column, or a mapping with column, kind, delay and what else docs/time.md lists"
-        problems.append(_problem(task, f"time cannot be {_shown(written)}", fix))
+        problems.append(problem(task, f"time cannot be {shown(written)}", fix))
         return TimeSpec(column=UNREAD)
-    return TimeSpec(**{"column": UNREAD, **_fields(TimeSpec, written, task, problems)})
+    return TimeSpec(**{"column": UNREAD, **fields_of(TimeSpec, written, task, problems)})
 
 
 def _window(
@@ -247,16 +208,16 @@ def _window(
         written = {"kind": written}
     if not isinstance(written, Mapping):
         fix = "write a mapping with kind, such as {kind: tumbling, size: 1 min}"
-        problems.append(_problem(task, f"window cannot be {_shown(written)}", fix))
+        problems.append(problem(task, f"window cannot be {shown(written)}", fix))
         written = {"kind": "everything", "emit": "changes"}
     if aggregate is not None and "aggregate" in written:
-        problems.append(_problem(task, "aggregate stands in window and beside it", "write it once"))
+        problems.append(problem(task, "aggregate stands in window and beside it", "write it once"))
     given = dict(written) if aggregate is None else {**written, "aggregate": aggregate}
     kind = given.get("kind")
     if isinstance(kind, str) and kind in _ALSO_CALLED:
         meant = _ALSO_CALLED[kind]
         problems.append(
-            _problem(task, f"kind cannot be {kind!r}; here such windows are called {meant}", f"write {meant}")
+            problem(task, f"kind cannot be {kind!r}; here such windows are called {meant}", f"write {meant}")
         )
         given["kind"] = meant
     if isinstance(given.get("store"), Mapping):
@@ -266,7 +227,7 @@ def _window(
             str(column): _aggregate(str(column), entry, task, problems)
             for column, entry in sorted(given["aggregate"].items(), key=lambda item: str(item[0]))
         }
-    fields = _fields(WindowSpec, given, task, problems)
+    fields = fields_of(WindowSpec, given, task, problems)
     if given.get("aggregate") and "aggregate" not in fields:
         fields["aggregate"] = {UNREAD: AggregateSpec(of="count")}
     if "kind" not in fields:  # nor can its lengths be checked
@@ -280,7 +241,7 @@ def _relation(written: object, base: Path | None, task: str, problems: list[Sard
         written = {"kind": written}
     if not isinstance(written, Mapping):
         fix = "write a mapping with kind, such as {kind: join, left: orders, right: payments, within: 10 min}"
-        problems.append(_problem(task, f"relation cannot be {_shown(written)}", fix))
+        problems.append(problem(task, f"relation cannot be {shown(written)}", fix))
         return RelationSpec(kind="distinct")
     given = dict(written)
     if isinstance(given.get("right_on"), str):
@@ -292,23 +253,91 @@ def _relation(written: object, base: Path | None, task: str, problems: list[Sard
     kind = given.get("kind")
     if isinstance(kind, str) and kind not in _RELATIONS:
         fix = f"choose from {listed(_RELATIONS)}"
-        problems.append(_problem(task, f"kind cannot be {kind!r}{near(kind, _RELATIONS)}", fix))
+        problems.append(problem(task, f"kind cannot be {kind!r}{near(kind, _RELATIONS)}", fix))
         given["kind"] = "distinct"
-    return RelationSpec(**{"kind": "distinct", **_fields(RelationSpec, given, task, problems)})
+    return RelationSpec(**{"kind": "distinct", **fields_of(RelationSpec, given, task, problems)})
+
+
+_UNREAD_OF_GRAPHS: tuple[tuple[str, Any], ...] = (
+    ("start", [UNREAD]),
+    ("weight", UNREAD),
+    ("pairs", UNREAD),
+    ("hops", 1),
+    ("state", UNREAD),
+)
+"""By field of a graph, what stands for a value that cannot be read."""
+
+
+def _graph(written: object, base: Path | None, task: str, problems: list[SardonyxError]) -> GraphSpec:
+    """A mapping. In it ``start`` may be one vertex, or a mapping from vertices to how much each is preferred."""
+    if not isinstance(written, Mapping):
+        fix = "write a mapping with algorithm, edges, source and target"
+        problems.append(problem(task, f"graph cannot be {shown(written)}", fix))
+        written = {}
+    given = dict(written)
+    start = given.get("start")
+    if isinstance(start, Mapping):
+        given["start"], given["preferences"] = list(start), list(start.values())
+    elif isinstance(start, int | str) and not isinstance(start, bool):
+        given["start"] = [start]
+    elif isinstance(start, tuple | set | frozenset):
+        given["start"] = list(start)
+    if isinstance(given.get("first"), Mapping):  # JSON has no infinite numbers
+        given["first"] = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in given["first"].items()
+        }
+    if isinstance(given.get("columns"), str):
+        given["columns"] = [given["columns"]]
+    if isinstance(given.get("store"), Mapping):
+        given["store"] = _store(given["store"], base, task, problems)
+    if given.get("window") is not None:
+        given["window"] = _window(given["window"], None, base, task, problems)
+    algorithm = given.get("algorithm")
+    if isinstance(algorithm, str) and algorithm not in _ALGORITHMS:
+        fix = f"choose from {listed(_ALGORITHMS)}"
+        problems.append(problem(task, f"algorithm cannot be {algorithm!r}{near(algorithm, _ALGORITHMS)}", fix))
+        given["algorithm"] = "degrees"
+    fields = fields_of(GraphSpec, given, task, problems)
+    for name, some in _UNREAD_OF_GRAPHS:
+        if given.get(name) is not None:  # what cannot be read is not missing as well
+            fields.setdefault(name, some)
+    return GraphSpec(**{"algorithm": "degrees", "edges": UNREAD, "source": UNREAD, "target": UNREAD, **fields})
+
+
+def _iterate(written: object, base: Path | None, task: str, problems: list[SardonyxError]) -> IterateSpec:
+    """A mapping. In it ``group_by`` may be one column, and ``start`` one row."""
+    if not isinstance(written, Mapping):
+        fix = "write a mapping, such as {state: cluster bigint, group_by: cluster, aggregate: {x: mean}}"
+        problems.append(problem(task, f"iterate cannot be {shown(written)}", fix))
+        return IterateSpec(state=UNREAD)
+    given = dict(written)
+    if isinstance(given.get("group_by"), str):
+        given["group_by"] = [given["group_by"]]
+    if isinstance(given.get("start"), Mapping):
+        given["start"] = [given["start"]]
+    given |= {key: dict(sorted(given[key].items())) for key in ("aggregate",) if isinstance(given.get(key), Mapping)}
+    if isinstance(given.get("store"), Mapping):
+        given["store"] = _store(given["store"], base, task, problems)
+    found = fields_of(IterateSpec, given, task, problems)
+    for name, some in (("state", UNREAD), ("aggregate", {UNREAD: "count"}), ("group_by", [UNREAD])):
+        if given.get(name):  # what cannot be read is not missing as well
+            found.setdefault(name, some)
+    return IterateSpec(**found)
 
 
 def _keyed(written: object, base: Path | None, task: str, problems: list[SardonyxError]) -> KeyedSpec:
     """A mapping; ``ttl`` in it may be a duration, which is meant for all states."""
     if not isinstance(written, Mapping):
         fix = "write a mapping, such as {ttl: 30 days}; {} if nothing is to be said"
-        problems.append(_problem(task, f"keyed cannot be {_shown(written)}", fix))
+        problems.append(problem(task, f"keyed cannot be {shown(written)}", fix))
         return KeyedSpec()
     given = dict(written)
     if isinstance(given.get("ttl"), str):
         given["ttl"] = {ALL_STATES: given["ttl"]}
     if isinstance(given.get("store"), Mapping):
         given["store"] = _store(given["store"], base, task, problems)
-    return KeyedSpec(**_fields(KeyedSpec, given, task, problems))
+    return KeyedSpec(**fields_of(KeyedSpec, given, task, problems))
 
 
 def _store(
@@ -317,7 +346,7 @@ def _store(
     """A database as the store of a task: ``{sql: address}``, with ``user`` and ``password_env`` if need be."""
     said = {"url" if key == "sql" else str(key): value for key, value in written.items()}
     given = declarations.normal("sql", said)
-    fields = _fields(SqlStore, declarations.absolute("sql", given, base) if base else given, task, problems)
+    fields = fields_of(SqlStore, declarations.absolute("sql", given, base) if base else given, task, problems)
     return SqlStore(**fields) if "url" in fields else "memory"  # the rest is checked; what is wrong is reported
 
 
@@ -332,15 +361,15 @@ def _aggregate(column: str, written: object, task: str, problems: list[SardonyxE
             options = {key: value for key, value in written.items() if key != kinds[0]}
             written = {"of": kinds[0], "column": written[kinds[0]]} | ({"options": options} if options else {})
     if not isinstance(written, Mapping) or "of" not in written:
-        problems.append(_problem(task, f"{what} cannot be {_shown(written)}", _AS_COLUMN))
+        problems.append(problem(task, f"{what} cannot be {shown(written)}", _AS_COLUMN))
         return AggregateSpec(of="count")
     given, wrong = dict(written), ""
     if isinstance(given.get("options"), Mapping):
-        given["options"], wrong = _plain(given["options"], what)
+        given["options"], wrong = plain(given["options"], what)
     if wrong:
-        problems.append(_problem(task, f"{wrong} cannot be sent with the job", "write a number"))
+        problems.append(problem(task, f"{wrong} cannot be sent with the job", "write a number"))
         return AggregateSpec(of="count")
-    fields = _fields(AggregateSpec, given, task, problems, what=what)
+    fields = fields_of(AggregateSpec, given, task, problems, what=what)
     if given.get("column") is not None and "column" not in fields:
         return AggregateSpec(of="count")
     return AggregateSpec(**{"of": "count", **fields})
@@ -354,7 +383,7 @@ def _with_late_edge(task: TaskSpec, routes: Mapping[str, Route], problems: list[
     if late_policy(task) == "dead_letter":
         fix = 'remove late="dead_letter", or the task after the late rows'
         message = "its late rows would be dead letters, and also go to the tasks after them"
-        problems.append(_problem(task.name, message, fix, code="SX-WINDOW-LATE"))
+        problems.append(problem(task.name, message, fix, code="SX-WINDOW-LATE"))
     if task.relation is not None:
         task = msgspec.structs.replace(task, relation=msgspec.structs.replace(task.relation, late="edge"))
     if task.window is not None:
@@ -365,104 +394,15 @@ def _with_late_edge(task: TaskSpec, routes: Mapping[str, Route], problems: list[
 def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> dict[str, Route]:
     """Conditions by link. An empty one is left out, so that equal jobs give equal specs."""
     if not isinstance(written, Mapping):
-        problems.append(_problem("", f"routes is a mapping of links, not {_kind(written)}", "see docs/jobs.md"))
+        problems.append(problem("", f"routes is a mapping of links, not {kind_of(written)}", "see docs/jobs.md"))
         return {}
     found: dict[str, Route] = {}
     for link, entry in written.items():
         if not isinstance(entry, Mapping):
             fix = "write which records use the link: of (results, failed or late), where (module:function), or both"
-            problems.append(_problem("", f"the route of {_shown(link)} is a mapping, not {_kind(entry)}", fix))
+            problems.append(problem("", f"the route of {shown(link)} is a mapping, not {kind_of(entry)}", fix))
             continue
-        route = Route(**_fields(Route, entry, "", problems, what=f"the route of {link}"))
+        route = Route(**fields_of(Route, entry, "", problems, DECIDED_BY_US, f"the route of {link}"))
         if route != Route() or link not in edges:
             found[str(link)] = route
     return found
-
-
-def _fields(
-    kind: type[msgspec.Struct],
-    written: Mapping[Any, Any],
-    task: str,
-    problems: list[SardonyxError],
-    skip: tuple[str, ...] = (),
-    what: str = "",
-) -> dict[str, Any]:
-    """The values that can be read, by field; the others are added to ``problems``."""
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    known = {name: field for name, field in fields.items() if name not in skip}
-    named = [name for name in fields if name not in _DECIDED_BY_US]
-    what = what or _WHAT[kind]
-    for key in written:
-        if key not in known:
-            hint = near(str(key), named)
-            fix = f"choose from {', '.join(named)}"
-            if kind is TaskSpec and key in _OF_KEYED and (key not in _OF_WINDOWS or "keyed" in written):
-                fix = "write it into keyed"
-            elif kind is TaskSpec and key in _OF_WINDOWS:
-                fix = "write it into window"
-            problems.append(_problem(task, f"{what} has no {key!r}{hint}", fix))
-    values: dict[str, Any] = {}
-    for name, field in known.items():
-        if name not in written:
-            if field.required and not any(nearest(str(key), named) == name for key in written if key not in known):
-                problems.append(_problem(task, f"{what} needs {name}", f"add {name}"))
-            continue
-        try:
-            value = msgspec.convert(written[name], field.type)
-            if value != field.default:  # a default that is written and one that is not give the same spec
-                values[name] = value
-        except msgspec.ValidationError as error:
-            wanted = _WANTED.get(name) or _choice(field.type)
-            cause = "" if wanted else str(error).replace(" - at `$`", "").replace("`", "")
-            meant = nearest(written[name], _words(field.type)) if isinstance(written[name], str) else None
-            hint = f"; did you mean {meant!r}?" if meant else ""
-            fix = f"write {wanted}" if wanted else f"correct {name}"
-            problems.append(_problem(task, f"{name} cannot be {_shown(written[name])}{hint}", fix, cause=cause))
-            if meant:  # the rest is checked as it was meant: one mistake, one problem
-                values[name] = meant
-    return values
-
-
-def _choice(kind: Any) -> str:
-    """The words that a field may hold; empty if it is no choice of words."""
-    return listed(_words(kind), last="or")
-
-
-def _words(kind: Any) -> tuple[str, ...]:
-    """The words of a choice, which a field may also leave out."""
-    if typing.get_origin(kind) is Literal:
-        return typing.get_args(kind)
-    return tuple(word for inner in typing.get_args(kind) for word in _words(inner))
-
-
-def _plain(value: Any, at: str) -> tuple[Any, str]:
-    """The value as JSON holds it (tuples become lists), and the part of it that JSON cannot hold."""
-    if isinstance(value, Mapping):
-        found: dict[str, Any] = {}
-        wrong = ""
-        for key, item in value.items():
-            found[key], inner = _plain(item, f"{at}.{key}")
-            wrong = wrong or ("" if isinstance(key, str) else f"{at}: the key {_shown(key)}") or inner
-        return found, wrong
-    if isinstance(value, list | tuple):
-        items = [_plain(item, f"{at}[{index}]") for index, item in enumerate(value)]
-        return [item for item, _ in items], next((inner for _, inner in items if inner), "")
-    if value is None or type(value) in (str, bool, int, float):
-        finite = not isinstance(value, float) or math.isfinite(value)
-        fits = not isinstance(value, int) or -(2**63) <= value < 2**63
-        return value, "" if finite and fits else f"{at}: {_shown(value)}"
-    hint = " (write it as a text)" if isinstance(value, date) else ""
-    return value, f"{at}: {_shown(value)} of type {type(value).__name__}{hint}"
-
-
-def _shown(value: Any) -> str:
-    return shorten(repr(value))
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} ({_shown(value)})"
-
-
-def _problem(task: str, message: str, fix: str, *, cause: str = "", code: str = "SX-JOB-FIELD") -> SardonyxError:
-    message = f"task {task!r}: {message}" if task else message
-    return SardonyxError(code, message, cause=cause, fix=fix, where={"task": task} if task else {})

@@ -5,23 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
-from sardonyx.job.collecting import collects
+from sardonyx.job.collecting import Collecting, collects
 from sardonyx.job.windowing import Emit, Length, StoreChoice, store_data
 
 if TYPE_CHECKING:
-    from sardonyx.job.builder import After, Edge, ErrorPolicy, Function, Lifecycle, Task
+    from sardonyx.job.looping import After
+    from sardonyx.job.tasks import Edge, ErrorPolicy, Function, Lifecycle, Task
 
 _OF_RELATION = ("how", "within", "prefix", "wait", "emit", "time", "grace", "late", "state_limit", "store")
 """Arguments that stand in the entry ``relation`` of a task; ``late`` and ``store`` only if they are not what they are anyway."""
 _ANYWAY = {"late": "drop", "store": "memory", "emit": "changes"}
 
 
-class Relations:
+class Relations(Collecting):
     """Methods of :class:`sardonyx.Job`."""
 
     @collects
@@ -39,6 +40,7 @@ class Relations:
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -66,6 +68,7 @@ class Relations:
         - ``store``: where the state is kept: ``"memory"``; ``"rocksdb"``, which needs ``sardonyx[rocksdb]`` where peers run;
           ``sql("postgresql://host/name")``, a database where others can read it, which needs ``sardonyx[sql]``; or a class of
           your own.
+        - ``standby``: 1: another process keeps the state up to date, to take it over at once.
         - ``fn``: a function over the results.
         """
         return self._related("join", name, fn, locals(), key=on, after=(left, right))
@@ -86,6 +89,7 @@ class Relations:
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -122,6 +126,7 @@ class Relations:
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -156,6 +161,7 @@ class Relations:
         late: Literal["drop", "dead_letter"] = "drop",
         state_limit: int | None = None,
         store: StoreChoice = "memory",
+        standby: int = 0,
         fn: Function | None = None,
         params: Mapping[str, Any] | None = None,
         min_peers: int = 1,
@@ -200,6 +206,7 @@ class Relations:
         }
         return self._add_related(name, fn, relation, settings, key, after)
 
+    @abstractmethod
     def _add_related(
         self,
         name: str,
@@ -209,10 +216,7 @@ class Relations:
         key: Any,
         after: After,
     ) -> Task:
-        raise NotImplementedError
-
-    def _collect(self, problems: Iterable[SardonyxError], task: str | None) -> None:
-        raise NotImplementedError
+        """Add such a task to the job."""
 
 
 def _name(side: object) -> object:

@@ -22,9 +22,20 @@ from sardonyx.core import structure, units
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of, has_end
 from sardonyx.core.names import TAG_RULE, is_name, is_tag
-from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec, function_of, stateful, store_of, whole_of
+from sardonyx.core.standby import MOST
 from sardonyx.core.text import near
-from sardonyx.job import validate_edges, validate_keyed, validate_relations, validate_times, validate_windows
+from sardonyx.job import (
+    validate_cycles,
+    validate_edges,
+    validate_graphs,
+    validate_keyed,
+    validate_programs,
+    validate_relations,
+    validate_rounds,
+    validate_times,
+    validate_windows,
+)
 from sardonyx.job.validate_edges import given_by_lifecycle, located, problem
 from sardonyx.runtime import functions as fns
 
@@ -76,12 +87,17 @@ def problems_of(
             *validate_windows.problems_of_task(task),
             *validate_relations.problems_of_task(task),
             *validate_keyed.problems_of_task(task),
+            *validate_graphs.problems_of_task(task),
+            *validate_rounds.problems_of_task(task),
         ]
     problems += [
         *validate_edges.problems_of_routes(spec),
         *validate_edges.problems_of_fusing(spec),
         *validate_windows.problems_of_windows(spec),
         *validate_relations.problems_of_relations(spec),
+        *validate_graphs.problems_of_graphs(spec),
+        *validate_rounds.problems_of_rounds(spec),
+        *validate_cycles.problems_of_cycles(spec),
         *validate_times.problems_of_times(spec),
         *validate_times.problems_of_columns(spec),
         *_shared_places(spec),
@@ -94,6 +110,8 @@ def problems_of(
         problems += validate_edges.problems_of_imports(spec, find)
         problems += validate_windows.problems_of_imports(spec, find)
         problems += validate_keyed.problems_of_imports(spec, find)
+        problems += validate_programs.problems_of_imports(spec, find)
+        problems += validate_rounds.problems_of_imports(spec, find)
     return problems or [*_topics(spec), *_size(spec)]
 
 
@@ -124,6 +142,8 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
             cause=str(error),
             fix='write a number and a unit, such as "1 h"',
         )
+    if spec.checkpoint_every is not None:
+        yield from _checkpoints(spec, spec.checkpoint_every)
     for message in structure.share_problems(spec.priority, spec.weight, spec.percentage, spec.max_peers):
         yield SardonyxError("SX-JOB-SHARE", message, fix="correct it; docs/jobs.md says what each of them does")
     for tag in spec.tags:
@@ -134,6 +154,33 @@ def _job(spec: JobSpec) -> Iterator[SardonyxError]:
             yield SardonyxError(
                 "SX-JOB-ENDS", f"the job has no {kind}", fix=f"add one: job.{kind}(...), or a task of type {kind}"
             )
+
+
+def _checkpoints(spec: JobSpec, every: str) -> Iterator[SardonyxError]:
+    try:
+        length = units.seconds(every)
+    except ValueError as error:
+        yield SardonyxError(
+            "SX-JOB-UNITS",
+            f"checkpoint_every cannot be {every!r}",
+            cause=str(error),
+            fix='write a number and a unit, such as "1 min"',
+        )
+        return
+    if not 1 <= length <= 86_400:
+        yield SardonyxError(
+            "SX-CHECKPOINT-EVERY",
+            f"checkpoint_every cannot be {every!r}",
+            cause="each checkpoint is a few more bytes in the log of the state, and holds back the deletion of that log",
+            fix="give from 1 s to 1 day",
+        )
+    if not any(map(stateful, spec.catalog)):
+        yield SardonyxError(
+            "SX-CHECKPOINT-EVERY",
+            "the job has checkpoint_every, and no task with state",
+            cause="checkpoints are of the state of windows, keyed functions, joins and the like",
+            fix="remove checkpoint_every",
+        )
 
 
 def _names(spec: JobSpec) -> Iterator[SardonyxError]:
@@ -181,8 +228,8 @@ def _unknown_tasks(spec: JobSpec) -> Iterator[SardonyxError]:
 
 def _edges(spec: JobSpec) -> Iterator[SardonyxError]:
     types = {task.name: task.type for task in spec.catalog}
-    for source, target in dict.fromkeys(edge for edge in spec.workflow if types.keys() >= set(edge)):
-        count = spec.workflow.count((source, target))
+    for source, target in dict.fromkeys(edge for edge in spec.edges if types.keys() >= set(edge)):
+        count = spec.edges.count((source, target))
         if count > 1:
             yield problem("SX-JOB-EDGE", target, f"it comes after {source!r} {count} times", fix="link them once")
         if types[target] == "input":
@@ -230,8 +277,8 @@ def _cycle(spec: JobSpec) -> Iterator[SardonyxError]:
         yield SardonyxError(
             "SX-JOB-CYCLE",
             f"the tasks form a cycle: {' -> '.join(cycle)}",
-            cause="records would go round the cycle, and the job could never end",
-            fix="remove one of these links",
+            cause="records would go round the cycle, and no task of it could tell when it has read the last one",
+            fix="remove one of these links; if rows are to go round, declare the loop with job.cycle(...), docs/cycles.md",
         )
 
 
@@ -272,6 +319,8 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
     if task.consumption == "sequential" and max(task.max_peers or 1, task.min_peers) > 1:
         fix = "remove min_peers and max_peers, or make it concurrent"
         yield wrong("it is sequential, so it runs on one peer at a time, but asks for more", fix)
+    if task.standby:
+        yield from _standby(task)
     if task.batch_size < 1:
         yield wrong(f"batch_size cannot be {task.batch_size}", "give 1 row or more", "SX-JOB-BATCH")
     try:
@@ -286,6 +335,22 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
         )
 
 
+def _standby(task: TaskSpec) -> Iterator[SardonyxError]:
+    store = store_of(task)
+    if not 0 <= task.standby <= MOST:
+        message, fix = f"standby cannot be {task.standby}", "give 1, or 0 for none"
+    elif store is None:
+        message, fix = "it has a standby, but keeps no state", "remove standby"
+    elif store not in ("memory", "rocksdb"):
+        message, fix = (
+            "it has a standby, and a store that no other process can follow",
+            'remove standby, or use "memory"',
+        )
+    else:
+        return
+    yield problem("SX-JOB-STANDBY", task.name, message, fix=fix)
+
+
 def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
     for tag in task.tags:
         if not is_tag(tag):
@@ -293,15 +358,17 @@ def _tags(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _function_named(task: TaskSpec) -> Iterator[SardonyxError]:
-    if task.fn is None and task.type == "function" and task.window is None and task.relation is None:
+    needless = any(each is not None for each in (task.window, task.relation, task.graph, task.iterate))
+    if task.fn is None and task.type == "function" and not needless:
         fix = "give it one: fn=..., or fn: module:function"
         yield problem("SX-JOB-FUNCTION", task.name, "a function task needs a function", fix=fix)
     if task.fn is None and task.params:
         fix = "remove params, or give it a function"
         yield problem("SX-JOB-FUNCTION", task.name, "it has params, but no function that takes them", fix=fix)
-    wrong = None if task.fn is None else fns.check_reference(task.fn)
-    if wrong is not None:
-        yield located(task.name, wrong)
+    for reference in (task.fn, *map(function_of, task.params.values())):
+        wrong = None if reference is None else fns.check_reference(reference)
+        if wrong is not None:
+            yield located(task.name, wrong)
 
 
 Find = Callable[[str], Callable[..., Any]]
@@ -318,6 +385,8 @@ def _find(functions: Mapping[str, Callable[..., Any]], reference: str) -> Callab
 
 def _function(task: TaskSpec, find: Find) -> Iterator[SardonyxError]:
     if task.fn is None or fns.check_reference(task.fn) is not None:
+        return
+    if whole_of(task) is not None:  # the checks of programs over graphs and of rounds look at it
         return
     try:
         fn = find(task.fn)

@@ -21,11 +21,13 @@ from sardonyx.core.spec import (
     Route,
     TaskSpec,
     database_of,
+    function_of,
     group_function,
     is_custom,
     late_policy,
     own_store,
     stateful,
+    whole_of,
 )
 from sardonyx.core.stores import check_store
 from sardonyx.core.text import near
@@ -40,7 +42,7 @@ HOOKS = ("start", "before_batch", "after_batch", "stop")
 
 def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
     """Conditions and edges of failed and late records: the link exists, and its source can give such records."""
-    links = [f"{source}.{target}" for source, target in spec.workflow]
+    links = [f"{source}.{target}" for source, target in spec.edges]
     tasks = {task.name: task for task in spec.catalog}
     for link, route in spec.routes.items():
         if link not in links:
@@ -88,7 +90,7 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
     for task in spec.catalog:
         if not task.fuse:
             continue
-        before = [source for source, target in spec.workflow if target == task.name and source in names]
+        before = [source for source, target in spec.edges if target == task.name and source in names]
         if task.type == "input" or len(before) > 1:
             how = f"it comes after {', '.join(before)}" if before else "it is an input"
             found = [(how, "remove fuse: a task with fuse comes after exactly one task")]
@@ -96,6 +98,8 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
             found = [("a queue brings the rows of each of its keys together", "remove fuse")]
         elif any(other.relation is not None for other in spec.catalog if other.name in before):
             found = [(f"{before[0]!r} gives results of rows of several batches", "remove fuse")]
+        elif any(whole_of(other) is not None for other in spec.catalog if other.name in before):
+            found = [(f"{before[0]!r} gives its results at its end, and not for the rows of a batch", "remove fuse")]
         elif any(other.window is not None for other in spec.catalog if other.name in before):
             found = [
                 (f"{before[0]!r} gives results when its windows close, and not for the rows of a batch", "remove fuse")
@@ -111,7 +115,7 @@ def problems_of_fusing(spec: JobSpec) -> Iterator[SardonyxError]:
 
 
 def _read_by_others(fused: _Fused) -> tuple[str, str] | None:
-    others = [target for each, target in fused.spec.workflow if each == fused.source and target != fused.task.name]
+    others = [target for each, target in fused.spec.edges if each == fused.source and target != fused.task.name]
     message = f"{others[0]!r} reads what {fused.source!r} gives, too" if others else ""
     return (message, "remove fuse: a queue serves both") if others else None
 
@@ -126,7 +130,7 @@ def _takes_a_part(fused: _Fused) -> tuple[str, str] | None:
 
 
 def _has_batches_of_its_own(fused: _Fused) -> tuple[str, str] | None:
-    own = [name for name in _OF_BATCHES if getattr(fused.task, name) != getattr(_PLAIN, name)]
+    own = [name for name in OF_BATCHES if getattr(fused.task, name) != getattr(_PLAIN, name)]
     if fused.stage is None or not own:
         return None
     message = f"it has {' and '.join(own)} of its own, but works in the batches of {fused.source!r}"
@@ -136,7 +140,7 @@ def _has_batches_of_its_own(fused: _Fused) -> tuple[str, str] | None:
 def _gives_failed_records(fused: _Fused) -> tuple[str, str] | None:
     name = fused.task.name
     targets = [
-        target for each, target in fused.spec.workflow if each == name and fused.spec.route(name, target).of == "failed"
+        target for each, target in fused.spec.edges if each == name and fused.spec.route(name, target).of == "failed"
     ]
     if fused.stage is None or not targets:
         return None
@@ -174,7 +178,7 @@ _FUSING_RULES: tuple[Callable[[_Fused], tuple[str, str] | None], ...] = (
 )
 """What makes fusing impossible: each gives the message and the fix, or None."""
 
-_OF_BATCHES = (
+OF_BATCHES = (
     "batch_size",
     "batch_timeout",
     "consumption",
@@ -279,6 +283,8 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
     for task in spec.catalog:
         yield from look(task.name, group_function(task), fns.takes_rows)
         yield from look(task.name, task.lifecycle, _check_lifecycle)
+        for value in task.params.values():
+            yield from look(task.name, function_of(value), lambda _: None)
         yield from look(task.name, task.connector if is_custom(task.connector) else None, _check_class)
         yield from look(task.name, own_store(task), partial(check_store, reference=own_store(task) or ""))
         yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))

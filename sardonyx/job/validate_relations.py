@@ -228,7 +228,7 @@ def _among(spec: JobSpec, task: TaskSpec, relation: RelationSpec, times: dict[st
         )
         return
     yield from _timed(spec, task, relation, times)
-    taken = any(spec.route(source, target).of == "late" for source, target in spec.workflow if source == task.name)
+    taken = any(spec.route(source, target).of == "late" for source, target in spec.edges if source == task.name)
     if relation.late == "edge" and not taken:
         fix = "let a task come after its late rows (.late; in YAML a route with of: late), or write late: drop"
         yield Wrong("SX-JOIN-LATE", 'late is "edge", but no task takes its late rows', fix)
@@ -301,12 +301,16 @@ _UNTIMED = {
     "window": "the results of {!r} have none",
     "failed": "the failed records of {!r} have none",
     "latest": "the results of {!r} come at no particular time",
+    "graph": "the results of {!r} have none",
+    "iterate": "the results of {!r} have none",
 }
 _TIMED = {
     "input": 'give the input time="column", or kafka_time, wall or ordinal; see docs/time.md',
     "window": "use windows by time there, or let this task come before it",
     "failed": "let it come after the results of a task, and write failed records to an output",
     "latest": 'use emit="changes" there, or let this task come before it',
+    "graph": "let this task come before it",
+    "iterate": "let this task come before it",
 }
 
 __all__ = ["problems_of_relations", "problems_of_task"]

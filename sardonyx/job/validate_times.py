@@ -15,8 +15,8 @@ from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.graph import order_of
 from sardonyx.core.keyed import KeyedSpec
-from sardonyx.core.row_times import Times, Untimed, row_times
-from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec
+from sardonyx.core.row_times import Times, Untimed, row_times, time_of, time_over
+from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec, database_of, stateful, whole_of
 from sardonyx.core.text import listed, near
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 from sardonyx.job.parse import UNREAD
@@ -36,10 +36,16 @@ def problems_of_times(spec: JobSpec) -> Iterator[SardonyxError]:
     except graphlib.CycleError:  # another check reports it
         return
     for task in spec.catalog:
+        wrong: list[Wrong] = []
         if task.window is not None:
-            yield from problems_from(task, _of_window(task.window, times[task.name]))
+            wrong += _of_window(task.window, times[task.name])
         if task.keyed is not None:
-            yield from problems_from(task, _of_keyed(task.keyed, times[task.name]))
+            wrong += _of_keyed(task.keyed, times[task.name])
+        if task.graph is not None and task.graph.window is not None:
+            wrong += _of_versions(spec, task, task.graph.window, times)
+        if spec.checkpoint_every is not None and stateful(task):
+            wrong += _of_checkpoints(task, times[task.name]) if not wrong else ()
+        yield from problems_from(task, iter(wrong))
 
 
 def _input(task: TaskSpec, time: TimeSpec) -> Iterator[Wrong]:
@@ -61,6 +67,14 @@ def _input(task: TaskSpec, time: TimeSpec) -> Iterator[Wrong]:
             "take a column of its rows: event_time(...)",
         )
     yield from _not_for(time)
+    chosen = time.since is not None or time.until is not None
+    if chosen and task.type == "input" and (task.connector != "kafka" or time.kind not in ("column", "kafka")):
+        yield Wrong(
+            "SX-TIME-INPUT",
+            "time: since and until choose among the records of a topic by times that these keep",
+            "remove since and until",
+            "other rows could not be told to be of these times when they are read",
+        )
     for name in ("delay", "idle", "ahead"):
         text = getattr(time, name)
         if text is not None:
@@ -101,8 +115,7 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
     yield from _untimed(why, times)
     known = [each for each in times if isinstance(each, RowTime)]
     if len({each.ordinal for each in known}) > 1:
-        message = "some rows that come to it have a moment as their time, others a number (ordinal)"
-        yield Wrong("SX-TIME-MIXED", message, "give all inputs before it times of one kind")
+        yield _MIXED
         return
     if window.time is None:
         yield from _one_column(known)
@@ -117,6 +130,21 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
         by_time = (*LENGTHS, "grace", "allowed_lateness") if window.by_time else ()
         lengths = {name: getattr(window, name) for name in by_time}
         yield from _fitting(window.kind, {**lengths, "emit: every": often}, ordinal=known[0].ordinal)
+
+
+def _of_versions(spec: JobSpec, task: TaskSpec, window: WindowSpec, by_task: Mapping[str, Times]) -> Iterator[Wrong]:
+    """All rows that come to a graph with windows have one kind of time, those of each task before it in one column."""
+    times = by_task[task.name]
+    yield from _untimed("its graph has windows by time", times)
+    known = [each for each in times if isinstance(each, RowTime)]
+    if len({each.ordinal for each in known}) > 1:
+        yield _MIXED
+    elif known:
+        before = [source for source, target in spec.workflow if target == task.name]
+        if len(known) == len(times) and any(time_over(spec, by_task, each, task.name) is None for each in before):
+            yield from _one_column(known)
+        lengths = {"window: size": window.size} if window.kind == "tumbling" else {}
+        yield from _fitting(window.kind, lengths, ordinal=known[0].ordinal)
 
 
 def _of_keyed(keyed: KeyedSpec, times: Times) -> Iterator[Wrong]:
@@ -136,6 +164,38 @@ def _of_keyed(keyed: KeyedSpec, times: Times) -> Iterator[Wrong]:
         yield from _one_column(known)
 
 
+def _of_checkpoints(task: TaskSpec, times: Times) -> Iterator[Wrong]:
+    """Of which time a row is decides about which checkpoints it is in; and the log must say what came when."""
+    store = database_of(task)
+    if store is not None:
+        yield Wrong(
+            "SX-CHECKPOINT-STORE",
+            f"the job has checkpoints, and the state of this task is in the database {store.url}",
+            "keep it in memory or in RocksDB, or leave out checkpoint_every",
+            "a checkpoint is made again from the log of the state, and a database keeps no log",
+        )
+    if whole_of(task) is not None:
+        what, of = ("computes over a graph", "a graph") if task.graph is not None else ("works in rounds", "rounds")
+        yield Wrong(
+            "SX-CHECKPOINT-STORE",
+            f"the job has checkpoints, and this task {what}",
+            "leave out checkpoint_every",
+            f"the state of {of} is of all rows that have come, and cannot be made again as it was at a time",
+        )
+        return
+    yield from _untimed("the job has checkpoints, which go by the times of rows", times)
+    known = [each for each in times if isinstance(each, RowTime)]
+    if any(each.ordinal for each in known):
+        yield Wrong(
+            "SX-TIME-ORDINAL",
+            "the job has checkpoints, but its rows have numbers as their times",
+            "leave out checkpoint_every, or give the inputs another time",
+            "an ordinal time counts rows; all others are moments",
+        )
+    elif time_of(task, times) is None and not (task.relation is not None and task.relation.two_sided):
+        yield from _one_column(known)
+
+
 def _untimed(why: str, times: Times) -> Iterator[Wrong]:
     for untimed in sorted(each for each in times if isinstance(each, Untimed)):
         yield Wrong("SX-TIME-MISSING", f"{why}, and {_UNTIMED[untimed.why].format(untimed.task)}", _TIMED[untimed.why])
@@ -151,17 +211,26 @@ def _one_column(known: Sequence[RowTime]) -> Iterator[Wrong]:
         )
 
 
+_MIXED = Wrong(
+    "SX-TIME-MIXED",
+    "some rows that come to it have a moment as their time, others a number (ordinal)",
+    "give all inputs before it times of one kind",
+)
 _UNTIMED = {
     "input": "the rows of input {!r} have none",
     "window": "the results of {!r} have none",
     "failed": "the failed records of {!r} have none",
     "latest": "the results of {!r} come at no particular time",
+    "graph": "the results of {!r} have none",
+    "iterate": "the results of {!r} have none",
 }
 _TIMED = {
     "input": 'give the input time="column", or kafka_time, wall or ordinal; see docs/time.md',
     "window": "use windows by time there, or let this task come before it",
     "failed": "let it come after the results of a task, and write failed records to an output",
     "latest": 'use emit="changes" there, or let this task come before it',
+    "graph": "let this task come before it",
+    "iterate": "let this task come before it",
 }
 
 

@@ -61,7 +61,7 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
         return
     window = task.window
     found = [*_task(task), *_results(task, window), *_key(task), *_emit(task, window)]
-    for rule in (_fields_of_kind, _lengths, _zone, _aggregates, _late, _state):
+    for rule in (wrong_lengths, _aggregates, _late, _state):
         found += rule(window)
     yield from problems_from(task, found)
 
@@ -86,6 +86,12 @@ def _task(task: TaskSpec) -> Iterator[Wrong]:
     if task.lifecycle is not None and task.fn is None:
         fix = "remove lifecycle, or give it fn"
         yield Wrong("SX-WINDOW-TASK", "it has a lifecycle, but no function that uses it", fix)
+
+
+def wrong_lengths(window: WindowSpec) -> Iterator[Wrong]:
+    """What is wrong with the lengths of windows, or the zone of a calendar."""
+    for rule in (_fields_of_kind, _lengths, _zone):
+        yield from rule(window)
 
 
 def _fields_of_kind(window: WindowSpec) -> Iterator[Wrong]:
@@ -343,7 +349,7 @@ def _never(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]
 
 
 def _late_edge(spec: JobSpec, task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
-    taken = any(spec.route(source, target).of == "late" for source, target in spec.workflow if source == task.name)
+    taken = any(spec.route(source, target).of == "late" for source, target in spec.edges if source == task.name)
     if window.late == "edge" and not taken:
         fix = "let a task come after its late rows (.late; in YAML a route with of: late), or write late: drop"
         yield Wrong("SX-WINDOW-LATE", 'late is "edge", but no task takes its late rows', fix)

@@ -74,7 +74,7 @@ def _signature(task: TaskSpec, keyed: KeyedSpec) -> Signature | None:
 
 
 def _timers(task: TaskSpec, keyed: KeyedSpec, times: Times) -> Iterator[Failure]:
-    if keyed.on_timer is None:
+    if keyed.on_timer is None or keyed.on_timer.startswith("sardonyx."):  # ours wait for the end
         return
     untimed = sorted(each.task for each in times if isinstance(each, Untimed))
     if untimed:

@@ -1,4 +1,4 @@
-"""What is probably not meant about joins and the like in a job that can run: a part of :mod:`sardonyx.job.warn`."""
+"""What is probably not meant about joins and the like, and graphs, in a job that can run: a part of :mod:`sardonyx.job.warn`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import has_end
 from sardonyx.core.joining import RelationSpec
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec, whole_of
 from sardonyx.core.text import listed
 from sardonyx.job.validate_windows import inputs_of
 from sardonyx.job.warn_windows import store_missing, warning
@@ -25,6 +25,8 @@ def warnings_of_relations(spec: JobSpec) -> Iterator[Failure]:
         if task.relation is not None:
             yield from _state(spec, task, task.relation)
             yield from store_missing(task, task.relation.store)
+        elif (whole := whole_of(task)) is not None:
+            yield from store_missing(task, whole.store)
 
 
 def _state(spec: JobSpec, task: TaskSpec, relation: RelationSpec) -> Iterator[Failure]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import has_end
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec, stateful
 from sardonyx.core.stores import Store, kind_of
 from sardonyx.core.text import listed
 from sardonyx.core.timing import WindowSpec
@@ -20,6 +20,7 @@ _MODULES = {"rocksdb": "rocksdict", "sql": "sqlalchemy"}
 def warnings_of_windows(spec: JobSpec) -> Iterator[Failure]:
     """Everything to warn about, in the order of the catalog."""
     for task in spec.catalog:
+        yield from _guessed(spec, task)
         yield from _idle(task)
         if task.window is not None:
             yield from _state(spec, task, task.window)
@@ -36,6 +37,22 @@ def _idle(task: TaskSpec) -> Iterator[Failure]:
             "it never ends, and its time has no idle",
             "the clock is the least over all partitions: as long as one has no rows, it stands still and no window closes",
             'give idle, such as "1 min", unless every partition always has rows',
+        )
+
+
+def _guessed(spec: JobSpec, task: TaskSpec) -> Iterator[Failure]:
+    """An input whose types are guessed batch by batch, while the state behind it has the types of its first rows."""
+    if task.connector != "kafka" or task.type != "input" or task.options.get("format", "json") != "json":
+        return
+    kept = [each.name for each in spec.catalog if stateful(each) and task in inputs_of(spec, each.name)]
+    if kept and not task.options.get("schema"):
+        yield warning(
+            "SX-WARN-GUESSED",
+            task,
+            f"it has no schema, and task {kept[0]!r} keeps a state of its rows",
+            "the types of JSON are guessed for each batch: a batch without a value of a column takes it for text or lacks it, "
+            "and does not fit the state of the others, so the job fails",
+            'give the input schema="user string, amount double" with the columns that the job needs',
         )
 
 

@@ -1,4 +1,4 @@
-"""Why nobody answers at an address: its name is unknown, the connection is refused, or there is silence.
+"""Why no server answers at an address: its name is unknown, the connection is refused, or there is silence.
 
 Client libraries say this in log lines of their own, or not at all. So it is asked of the network itself, once a client has given
 up, and only to word the error.

@@ -1,4 +1,4 @@
-"""A thread for work that takes long, whose end nobody needs to wait for."""
+"""A thread for work that takes long, whose end no caller needs to wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BackgroundThread:
     """Runs calls one after the other on a thread of its own.
 
     Unlike a pool's, this thread does not keep the process from ending: a user's function may never return, and a daemon that
-    is told to stop must stop all the same.
+    a signal asks to stop must stop all the same.
 
     Args:
         name: of the thread.

@@ -5,8 +5,8 @@ third time; ``stop`` instead of ``kill`` sends SIGSTOP, the long pause out of wh
 owns what it owned. Points are named where they stand: ``failpoint("after-append")``.
 
 With the absolute path of a directory as its value, points are armed while processes run: a file there named as a point holds
-``kill`` or ``stop``. The first of all processes that share the directory to pass that point takes the file, by giving it the
-name ``point.pid``, and is the one that dies or stops.
+``kill``, ``stop`` or ``pass``, which does nothing but say that a process was there. The first of all processes that share the
+directory to pass that point takes the file, by giving it the name ``point.pid``, and is the one that dies or stops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 VARIABLE = "SARDONYX_FAILPOINT"
-_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "pass": 0}
 
 
 class Failpoints:
@@ -30,7 +30,7 @@ class Failpoints:
         self._folder = Path(value) if value.startswith("/") else None
         self._point, _, rest = ("", "", "") if self._folder else value.partition(":")
         count, _, action = rest.partition(":")
-        if value and not self._folder and not (self._point and count.isdigit() and action in _SIGNALS):
+        if value and not self._folder and not (self._point and count.isdigit() and action in ("kill", "stop")):
             raise ValueError(
                 f'{VARIABLE}={value!r} must be "point:count:action", with action kill or stop, or a directory'
             )
@@ -64,8 +64,8 @@ class Failpoints:
         _strike(_SIGNALS[action])
 
 
-def _strike(number: signal.Signals) -> None:
-    """To this very thread: a SIGSTOP to the process may let it go on for a moment while another is stopped."""
+def _strike(number: int) -> None:
+    """To this very thread (0: nothing): a SIGSTOP to the process may let it go on for a moment while another is stopped."""
     signal.pthread_kill(threading.get_ident(), number)
 
 

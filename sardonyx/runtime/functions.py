@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.spec import function_of
 from sardonyx.core.text import listed
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.runtime.environment_reads import environment_reads
@@ -128,6 +129,21 @@ def import_function(text: str) -> Callable[..., Any]:
             where=where,
         )
     return typing.cast("Callable[..., Any]", fn)
+
+
+def with_functions(params: Mapping[str, Any], load: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
+    """A task's params, with the functions in place of the references to them.
+
+    Args:
+        params: as in the job's spec.
+        load: gives the function that ``module:function`` names.
+    """
+    found = dict(params)
+    for key, value in params.items():
+        reference = function_of(value)
+        if reference is not None:
+            found[key] = load(reference)
+    return found
 
 
 def _environment_read_by(error: BaseException) -> list[str]:

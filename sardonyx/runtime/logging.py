@@ -15,8 +15,10 @@ from typing import Any, TextIO
 
 import structlog
 
+from sardonyx.core.secrets import MASK, is_secret
+from sardonyx.runtime.daemon_metrics import LINES
+from sardonyx.runtime.secret_values import KNOWN
 from sardonyx.runtime.settings import Settings
-from sardonyx.runtime.settings_sections import MASK, is_secret
 
 
 def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> None:
@@ -31,6 +33,7 @@ def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> No
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        _count,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
         mask_secrets,
@@ -55,11 +58,19 @@ def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> No
     _route_standard_logging(shared, final, out)
 
 
+def _count(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: counts the line."""
+    LINES.add(level="error" if level in ("exception", "critical", "fatal") else level)
+    return event
+
+
 def mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: values of keys that name a secret are never written."""
+    """A structlog processor: no line holds a value whose key names a secret, a password in a URL, or a secret that was read."""
     for key, value in event.items():
         if value and is_secret(key):
             event[key] = MASK
+        elif isinstance(value, str):
+            event[key] = KNOWN.text(value)
     return event
 
 

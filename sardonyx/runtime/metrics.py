@@ -1,16 +1,19 @@
-"""Counters and histograms of this process, by name and labels, and their way to another process.
+"""Counters, gauges and histograms of this process, by name and labels, and their way to another process.
 
-Names, labels and bucket bounds follow Prometheus' conventions, so that an endpoint for it has only to print a
-:class:`Snapshot`. A process that ran for months has worked on many jobs, so each metric keeps a bounded number of series.
+Names, labels and bucket bounds follow Prometheus' conventions. :mod:`sardonyx.runtime.metrics_server` serves a
+:class:`Snapshot` to it; :func:`written_to` writes one into a file. A process that ran for months has worked on many jobs, so each
+metric keeps a bounded number of series.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +22,26 @@ import structlog
 
 log = structlog.get_logger()
 
-MOST_SERIES = 1_000
-"""Series of one metric. For a new one, the series goes that was not used for the longest time."""
+MOST_SERIES = 100
+"""Series of one metric, if it does not say how many."""
+
+KEPT = 300.0
+"""Seconds for which a series is kept that is not used, if a new one needs its place."""
+
+OTHER = "_other"
+"""The job, task or code of a series that stands for all that found no place."""
+
+FOLDED = frozenset({"sx_job", "task", "code"})
+"""Labels of which there may be any number of values."""
 
 WRITE_EVERY = 1.0
 """Seconds between two snapshots in a file."""
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Upper bounds of buckets for durations."""
+
+Read = Callable[[], Mapping[tuple[str, ...], float]]
+"""Reads a metric's values at this moment, by the values of its labels. It must not raise."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -34,7 +49,7 @@ class Series(msgspec.Struct, frozen=True):
 
     labels: dict[str, str]
     value: float
-    """A counter's value; the sum of what a histogram observed."""
+    """A counter's or gauge's value; the sum of what a histogram observed."""
     count: int = 0
     """Observations of a histogram."""
     buckets: list[int] = []
@@ -45,7 +60,7 @@ class Metric(msgspec.Struct, frozen=True):
     """All series of one name, at one moment; in the order in which they began."""
 
     name: str
-    kind: Literal["counter", "histogram"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     series: list[Series]
     bounds: list[float] = []
@@ -67,43 +82,73 @@ class _Series:
     value: float = 0.0
     count: int = 0
     buckets: list[int] = field(default_factory=list)
-    used: int = 0
+    used: float = 0.0
 
 
 class _Family:
     """The series of one name."""
 
-    def __init__(self, lock: threading.Lock, name: str, help_text: str, labels: Sequence[str]) -> None:
+    kind: Literal["counter", "gauge", "histogram"]
+    bounds: tuple[float, ...] = ()
+
+    def __init__(self, lock: threading.Lock, name: str, help_text: str, labels: Sequence[str], most: int) -> None:
         self.name = name
+        self.help = help_text
+        self.labels = tuple(labels)
+        self.most = most
+        """Series that it has at most, besides those that stand for others."""
         self._lock = lock
-        self._help = help_text
-        self._labels = tuple(labels)
         self._series: dict[tuple[str, ...], _Series] = {}
-        self._uses = 0
+        self._read: Read | None = None
 
     def _of(self, labels: dict[str, str]) -> _Series:
         """The series with these labels. The caller holds the lock."""
-        if labels.keys() != set(self._labels):
-            raise ValueError(f"{self.name} has the labels {', '.join(self._labels)}, not {', '.join(labels)}")
-        key = tuple(labels[name] for name in self._labels)
+        try:
+            key = tuple([labels[name] for name in self.labels])
+        except KeyError:
+            key = ()
+        if not len(key) == len(labels) == len(self.labels):
+            raise ValueError(f"{self.name} has the labels {', '.join(self.labels)}, not {', '.join(labels)}")
         found = self._series.get(key)
+        now = time.monotonic()
         if found is None:
-            if len(self._series) >= MOST_SERIES:
-                del self._series[min(self._series, key=lambda each: self._series[each].used)]
-            found = self._series[key] = _Series()
-        self._uses += 1
-        found.used = self._uses
+            if len(self._series) >= self.most:
+                key = self._make_room(key, now)
+            found = self._series.setdefault(key, _Series())
+        found.used = now
         return found
 
-    def _taken(self) -> list[Series]:
-        return [
-            Series(dict(zip(self._labels, key, strict=True)), each.value, each.count, list(each.buckets))
-            for key, each in self._series.items()
+    def _make_room(self, key: tuple[str, ...], now: float) -> tuple[str, ...]:
+        """Remove the series that was not used for the longest time; if all are in use, the new one stands for many."""
+        oldest = min(self._series, key=lambda each: self._series[each].used)
+        if now - self._series[oldest].used > KEPT:
+            del self._series[oldest]
+            return key
+        return tuple([OTHER if name in FOLDED else value for name, value in zip(self.labels, key, strict=True)])
+
+    def _follow(self, read: Read | None) -> None:
+        self._read = read
+
+    def taken(self) -> Metric:
+        """As it is now. The registry does not hold the lock."""
+        read = self._read
+        followed = {} if read is None else read()
+        with self._lock:
+            series = [
+                Series(dict(zip(self.labels, key, strict=True)), each.value, each.count, list(each.buckets))
+                for key, each in self._series.items()
+            ]
+        series += [
+            Series(dict(zip(self.labels, key, strict=True)), value)
+            for key, value in islice(followed.items(), self.most)
         ]
+        return Metric(self.name, self.kind, self.help, series, list(self.bounds))
 
 
 class Counter(_Family):
     """A number that only grows. Made by :meth:`Registry.counter`."""
+
+    kind = "counter"
 
     def add(self, amount: float = 1, **labels: str) -> None:
         """Count so much more, from any thread."""
@@ -112,19 +157,36 @@ class Counter(_Family):
         with self._lock:
             self._of(labels).value += amount
 
-    def taken(self) -> Metric:
-        """As it is now. The registry holds the lock."""
-        return Metric(self.name, "counter", self._help, self._taken())
+    def follow(self, read: Read | None) -> None:
+        """Have the values read whenever a snapshot is taken, instead of counted here; None: no more."""
+        self._follow(read)
+
+
+class Gauge(_Family):
+    """A number that goes up and down. Made by :meth:`Registry.gauge`."""
+
+    kind = "gauge"
+
+    def set(self, value: float, **labels: str) -> None:
+        """It is so much now, from any thread."""
+        with self._lock:
+            self._of(labels).value = value
+
+    def follow(self, read: Read | None) -> None:
+        """Have the values read whenever a snapshot is taken; None: no more."""
+        self._follow(read)
 
 
 class Histogram(_Family):
     """How many observations there were, their sum, and how large they were. Made by :meth:`Registry.histogram`."""
 
+    kind = "histogram"
+
     def __init__(
-        self, lock: threading.Lock, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]
+        self, lock: threading.Lock, name: str, help_text: str, labels: Sequence[str], most: int, bounds: Sequence[float]
     ) -> None:
-        super().__init__(lock, name, help_text, labels)
-        self._bounds = tuple(bounds)
+        super().__init__(lock, name, help_text, labels, most)
+        self.bounds = tuple(bounds)
 
     def observe(self, value: float, **labels: str) -> None:
         """Count one observation, from any thread."""
@@ -132,13 +194,9 @@ class Histogram(_Family):
             series = self._of(labels)
             series.value += value
             series.count += 1
-            series.buckets = series.buckets or [0] * len(self._bounds)
-            for index in range(bisect_left(self._bounds, value), len(self._bounds)):
+            series.buckets = series.buckets or [0] * len(self.bounds)
+            for index in range(bisect_left(self.bounds, value), len(self.bounds)):
                 series.buckets[index] += 1
-
-    def taken(self) -> Metric:
-        """As it is now. The registry holds the lock."""
-        return Metric(self.name, "histogram", self._help, self._taken(), list(self._bounds))
 
 
 class Registry:
@@ -146,23 +204,41 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._metrics: dict[str, Counter | Histogram] = {}
+        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
 
-    def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-        """A new counter. Raises ``ValueError`` if the name is taken."""
-        made = Counter(self._lock, name, help_text, labels)
+    @property
+    def families(self) -> list[Counter | Gauge | Histogram]:
+        """All metrics, in the order in which they were made."""
+        with self._lock:
+            return list(self._metrics.values())
+
+    def counter(self, name: str, help_text: str, labels: Sequence[str] = (), *, most: int = MOST_SERIES) -> Counter:
+        """A new counter of at most so many series. Raises ``ValueError`` if the name is taken."""
+        made = Counter(self._lock, name, help_text, labels, most)
+        self._add(name, made)
+        return made
+
+    def gauge(self, name: str, help_text: str, labels: Sequence[str] = (), *, most: int = MOST_SERIES) -> Gauge:
+        """A new gauge of at most so many series. Raises ``ValueError`` if the name is taken."""
+        made = Gauge(self._lock, name, help_text, labels, most)
         self._add(name, made)
         return made
 
     def histogram(
-        self, name: str, help_text: str, labels: Sequence[str] = (), bounds: Sequence[float] = SECONDS
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        bounds: Sequence[float] = SECONDS,
+        *,
+        most: int = MOST_SERIES,
     ) -> Histogram:
-        """A new histogram. Raises ``ValueError`` if the name is taken."""
-        made = Histogram(self._lock, name, help_text, labels, bounds)
+        """A new histogram of at most so many series. Raises ``ValueError`` if the name is taken."""
+        made = Histogram(self._lock, name, help_text, labels, most, bounds)
         self._add(name, made)
         return made
 
-    def _add(self, name: str, metric: Counter | Histogram) -> None:
+    def _add(self, name: str, metric: Counter | Gauge | Histogram) -> None:
         with self._lock:
             if name in self._metrics:
                 raise ValueError(f"there is a metric {name} already")
@@ -170,8 +246,7 @@ class Registry:
 
     def snapshot(self) -> Snapshot:
         """All metrics as they are at this moment."""
-        with self._lock:
-            return Snapshot([metric.taken() for metric in self._metrics.values()])
+        return Snapshot([family.taken() for family in self.families])
 
 
 REGISTRY = Registry()

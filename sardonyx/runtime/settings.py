@@ -30,10 +30,11 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from sardonyx.core import units
 from sardonyx.core.errors import SetupError
 from sardonyx.core.names import NAME_RULE, is_name
+from sardonyx.core.secrets import MASK, is_secret, without_passwords
 from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
 from sardonyx.runtime.settings_sections import (
-    MASK,
+    ClientSettings,
     CoordinatorSettings,
     KafkaSettings,
     LogSettings,
@@ -41,7 +42,6 @@ from sardonyx.runtime.settings_sections import (
     PeerSettings,
     SparkSettings,
     ZookeeperSettings,
-    is_secret,
 )
 
 FILE_NAME = "sardonyx.toml"
@@ -63,6 +63,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     coordinator: CoordinatorSettings = CoordinatorSettings()
     peer: PeerSettings = PeerSettings()
+    client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     data_dir: Path | None = None
@@ -121,7 +122,7 @@ class Settings(BaseSettings):
         def text(key: str, value: Any) -> str:
             if value and is_secret(key):
                 return MASK
-            return units.written(value) if key in _DURATIONS and value is not None else _text(value)
+            return units.written(value) if key in _DURATIONS and value is not None else without_passwords(_text(value))
 
         return [(key, text(key, value), self.origins.get(key, "default")) for key, value in self.flat().items()]
 
@@ -325,7 +326,7 @@ def _bad_values(error: ValidationError, flags: Mapping[str, Any]) -> SetupError:
         key = ".".join(str(part) for part in problem["loc"])
         reason = problem["msg"].removeprefix("Value error, ")
         if key in origins:
-            value = MASK if is_secret(key) else repr(problem["input"])
+            value = MASK if is_secret(key) else without_passwords(repr(problem["input"]))
             sentences.append(f"{key} = {value} ({origins[key]}): {MASK if is_secret(key) else reason}")
         else:  # a rule between several settings
             sentences.append(reason)

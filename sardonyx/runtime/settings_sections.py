@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
-from sardonyx.core.names import TAG_RULE, is_tag
+from sardonyx.core.addresses import listening_place, reachable_place
+from sardonyx.core.kafka_rights import ROLES, Role
+from sardonyx.core.names import TAG_RULE, is_public_key, is_tag
+from sardonyx.core.secrets import MASK, is_secret, masked
 from sardonyx.core.units import seconds
-
-MASK = "******"
-"""What is shown in place of a secret."""
-
-_SECRET = re.compile(r"password|secret|sasl|digest|token|credential|ssl\.key", re.IGNORECASE)
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
 """A duration; written as "250 ms" or "10 s", held as seconds."""
 KafkaValue = str | int | float | bool
-
-
-def is_secret(key: str) -> bool:
-    """Whether the value of this key must never be shown."""
-    return _SECRET.search(key) is not None
-
-
-def masked(value: Any) -> Any:
-    """Plain data with the mask in place of each secret in it."""
-    if isinstance(value, dict):
-        return {key: MASK if inner and is_secret(key) else masked(inner) for key, inner in value.items()}
-    return [masked(inner) for inner in value] if isinstance(value, list) else value
 
 
 class _Section(BaseModel):
@@ -39,7 +24,7 @@ class _Section(BaseModel):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for key, value in super().__repr_args__():
-            yield key, MASK if key and value and is_secret(key) else value
+            yield key, MASK if key and value and is_secret(key) else masked(value)
 
 
 class ZookeeperAuth(_Section):
@@ -55,7 +40,56 @@ class ZookeeperAuth(_Section):
     key: Path | None = None
     key_password: str | None = None
     verify: bool = True
-    """Whether the server's certificate is checked."""
+    """Whether the server's certificate is checked: who signed it, and that it is for the host name of ``zookeeper.hosts``."""
+
+    @property
+    def principal(self) -> str:
+        """Who this client is to ZooKeeper, as ACLs name it."""
+        names = []
+        if self.sasl:
+            names.append(f"sasl:{self.sasl.get('username', self.sasl.get('mechanism', ''))}")
+        if self.digest:
+            names.append(f"digest:{self.digest.partition(':')[0]}")
+        if self.tls and self.certificate:
+            names.append(f"x509, the certificate in {self.certificate}")
+        return " and ".join(names) or "anyone (zookeeper.auth is not set)"
+
+
+def _identity(value: Any) -> str | None:
+    if value is None:
+        return None
+    scheme, colon, name = str(value).partition(":")
+    if not (scheme and colon and name):
+        raise ValueError("must be SCHEME:ID, such as sasl:sardonyx-peer or x509:CN=peer")
+    return str(value)
+
+
+Identity = Annotated[str | None, BeforeValidator(_identity)]
+"""As ZooKeeper's ACLs name a user: ``scheme:id``."""
+
+
+class ZookeeperAcl(_Section):
+    """Who takes which role. If ``coordinator`` is set, each node is given the rights of :mod:`sardonyx.core.zk_rights`. All
+    processes of a deployment must have the same values here, because each sets the rights of what it creates.
+    """
+
+    coordinator: Identity = None
+    peer: Identity = None
+    client: Identity = None
+    """People and programs that submit jobs, and change them."""
+    viewer: Identity = None
+    """Those that only look."""
+
+    @model_validator(mode="after")
+    def _coordinator_first(self) -> ZookeeperAcl:
+        if self.coordinator is None and (self.peer or self.client or self.viewer):
+            raise ValueError("zookeeper.acl.coordinator must be set, too: without it no coordinator could lead")
+        return self
+
+    @property
+    def identities(self) -> dict[Role, str]:
+        """By role, those that are set."""
+        return {role: identity for role in ROLES if (identity := getattr(self, role)) is not None}
 
 
 class ZookeeperSettings(_Section):
@@ -67,6 +101,7 @@ class ZookeeperSettings(_Section):
     """How long a peer may be silent before it counts as dead and its work goes to other peers."""
     connect_timeout: Seconds = 15.0
     auth: ZookeeperAuth = ZookeeperAuth()
+    acl: ZookeeperAcl = ZookeeperAcl()
 
     def client(self) -> dict[str, Any]:
         """The arguments of a ``KazooClient``, except access rights: :func:`sardonyx.zookeeper.connectivity.client_arguments`."""
@@ -84,6 +119,7 @@ class ZookeeperSettings(_Section):
                 "keyfile": auth.key and str(auth.key),
                 "keyfile_password": auth.key_password,
                 "verify_certs": auth.verify,
+                "check_hostname": auth.verify,
             }
         return arguments
 
@@ -119,6 +155,17 @@ class KafkaSettings(_Section):
         """The configuration of a librdkafka client for these settings; add to it, it is a new dict."""
         where = {"bootstrap.servers": self.bootstrap_servers} if self.bootstrap_servers else {}
         return {**where, **(self.model_extra or {})}
+
+    @property
+    def principal(self) -> str:
+        """Who this client is to Kafka."""
+        extra = self.model_extra or {}
+        if user := extra.get("sasl.username"):
+            return f"User:{user}"
+        if mechanism := extra.get("sasl.mechanism", extra.get("sasl.mechanisms")):
+            return f"the user of {mechanism}"
+        certificate = extra.get("ssl.certificate.location", extra.get("ssl.keystore.location"))
+        return f"the owner of the certificate in {certificate}" if certificate else "User:ANONYMOUS"
 
 
 class SparkSettings(_Section):
@@ -173,13 +220,64 @@ def _number_or_auto(value: Any) -> int | Literal["auto"]:
     return number
 
 
-def _tags(value: Any) -> list[str]:
+def _listed(value: Any) -> list[Any]:
     """A list, or a text with commas."""
-    tags = [tag.strip() for tag in value.split(",")] if isinstance(value, str) else list(value)
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+
+
+def _tags(value: Any) -> list[str]:
+    tags = _listed(value)
     for tag in tags:
         if not isinstance(tag, str) or not is_tag(tag):
             raise ValueError(f"{tag!r} cannot be a tag: a tag is {TAG_RULE}")
     return sorted(set(tags))
+
+
+def _some(value: Any) -> list[Any]:
+    """Not an empty list: a variable that holds nothing counts as not set, and then everything is allowed."""
+    found = _listed(value)
+    if not found:
+        raise ValueError("must have at least one entry; leave it out to allow everything")
+    return found
+
+
+ALL_MODULES = "*"
+"""The pattern of ``peer.allow`` for every module, those that jobs bring along included."""
+ALL_FILES = "/"
+"""The root of ``peer.files`` below which everything lies."""
+
+
+def _patterns(value: Any) -> list[str]:
+    patterns = _some(value)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not all(
+            part.replace("*", "x").isidentifier() for part in pattern.split(".")
+        ):
+            raise ValueError(f"{pattern!r} is no name of a module, such as shop.tasks, shop_* or *")
+    return patterns
+
+
+def _roots(value: Any) -> list[str]:
+    roots = _some(value)
+    for root in roots:
+        if not isinstance(root, str) or not Path(root).is_absolute():
+            raise ValueError(f"{root!r} is no absolute path")
+    return roots
+
+
+def _signers(value: Any) -> list[str]:
+    signers = _some(value)
+    for signer in signers:
+        if not isinstance(signer, str) or not (is_public_key(signer) or Path(signer).is_absolute()):
+            raise ValueError(f"{signer!r} is no public key (ed25519:...), and no absolute path of a file of them")
+    return signers
+
+
+class ClientSettings(_Section):
+    """A client: what it does to the jobs that it submits and changes."""
+
+    signer: Path | None = None
+    """The file of the private key with which it signs the code of jobs, for peers with ``peer.signers``. None: it signs none."""
 
 
 class PeerSettings(_Section):
@@ -192,6 +290,14 @@ class PeerSettings(_Section):
     session_timeout: Seconds = 12.0
     """After how long the task's group gives a member up by itself. With more than ``zookeeper.session_timeout`` a slot whose
     holder died goes over, partitions and all, before that; with less the others share them first, and again when it is taken."""
+    allow: Annotated[list[str], BeforeValidator(_patterns)] = [ALL_MODULES]
+    """The modules whose functions and classes jobs may name, each with all modules below it; ``*`` in a name stands for any
+    characters. Without ``*`` alone, modules that a job brings along are not used: only those that are installed here."""
+    signers: Annotated[list[str], BeforeValidator(_signers)] = []
+    """Public keys, and files of them. If there are any, the modules that a job brings along are used only if one of these has
+    signed them, and of those that are installed here only what ``allow`` names otherwise than by ``*`` alone."""
+    files: Annotated[list[str], BeforeValidator(_roots)] = [ALL_FILES]
+    """The folders below which connectors read and write files, and databases in files are kept."""
     heartbeat: Seconds = 1.0
     """How often each member of a group reports to its broker. A member that joins or leaves waits about two of these until the
     others have handed partitions over; the next holder of a slot waits for none."""
@@ -220,3 +326,31 @@ class MetricsSettings(_Section):
 
     file: Path | None = None
     """A file in which a peer daemon writes its metrics as JSON, each second and when it ends. Each daemon needs its own."""
+    listen: str | None = None
+    """``host:port`` where each daemon serves ``/metrics``, ``/livez`` and ``/readyz``; port 0 is any free one, which the log
+    tells. None, or ``off``: nowhere."""
+    advertise: str | None = None
+    """The host, or ``host:port``, by which others reach that place, for Prometheus' service discovery. None: the host of
+    ``metrics.listen``, or this machine's name if that is ``0.0.0.0`` or ``[::]``."""
+    telemetry: bool = False
+    """Whether peers tell about each batch on the topic ``<deployment>.telemetry``, for those who look at the pages.
+    ``dev``, and ``run --web``, turn it on."""
+    traces: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of committed batches that peers trace with OpenTelemetry, such as 0.01. If there is any, all batches that were
+    not committed are traced, too. Needs the extra ``otel``."""
+
+    @field_validator("listen")
+    @classmethod
+    def _a_place(cls, value: str | None) -> str | None:
+        if value is None or value == "off":
+            return None
+        if listening_place(value) is None:
+            raise ValueError("must be HOST:PORT, such as 127.0.0.1:0 (any free port) or 0.0.0.0:9484, or off")
+        return value
+
+    @field_validator("advertise")
+    @classmethod
+    def _reachable(cls, value: str | None) -> str | None:
+        if value and reachable_place(value) is None:
+            raise ValueError("must be HOST or HOST:PORT, such as peer-1.example.com or 10.0.0.7:9484")
+        return value or None

@@ -119,11 +119,11 @@ class Extreme(_Named):
         return [f"{self._name}.{self._spec.of}"]
 
     def lift(self, column: pa.Array | None, groups: Groups, spans: Spans) -> Columns:  # noqa: ARG002
-        return {self.parts()[0]: extremes(column, groups, self._spec.of)}
+        return {self.parts()[0]: extremes(column, groups, self._spec.of, self._name)}
 
     def merge(self, partials: Columns, groups: Groups, spans: Spans) -> Columns:  # noqa: ARG002
         (part,) = self.parts()
-        return {part: extremes(partials[part], groups, self._spec.of)}
+        return {part: extremes(partials[part], groups, self._spec.of, self._name)}
 
     def finish(self, partials: Columns) -> pa.Array:
         return partials[self.parts()[0]]
@@ -179,7 +179,10 @@ class Var(_Named):
     def _merged(self, groups: Groups, count: Any, mean: Any, m2: Any) -> Columns:
         total = np.bincount(groups.ids, count, minlength=groups.count)
         middle = np.bincount(groups.ids, count * mean, minlength=groups.count) / np.where(total > 0, total, 1)
-        spread = m2 + count * (mean - middle[groups.ids]) ** 2
+        with np.errstate(
+            invalid="ignore", over="ignore"
+        ):  # infinite values, or too far apart: there is no finite variance
+            spread = m2 + count * (mean - middle[groups.ids]) ** 2
         squares = np.bincount(groups.ids, spread, minlength=groups.count)
         return dict(
             zip(self.parts(), map(pa.array, (total.astype(np.int64), middle, squares.astype(np.float64))), strict=True)

@@ -7,12 +7,12 @@ value that came back. Whether a value was read from the store or written a momen
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, get_origin
 
 import msgspec
+import numpy as np
 from msgspec import inspect as kinds
 
 from sardonyx.core.errors import FunctionError
@@ -20,7 +20,15 @@ from sardonyx.core.text import shorten
 
 T = TypeVar("T")
 
-_ENCODER = msgspec.msgpack.Encoder()
+
+def _number(value: object) -> object:
+    """What a number of numpy is to Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"no value of type {type(value).__module__}.{type(value).__qualname__} can be written as bytes")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_number)
 _RECORDS = (kinds.StructType, kinds.DataclassType, kinds.TypedDictType, kinds.NamedTupleType)
 _HASHED = (
     kinds.StrType,
@@ -35,8 +43,6 @@ _HASHED = (
     kinds.UUIDType,
 )
 """Types of the keys of a map."""
-_BEGINS = (int, float, str, bytes, bool, list, dict, set, tuple, frozenset, Decimal)
-"""Types with a value that a state may begin with."""
 _PLAIN = (int, float, str, bytes, bool)
 """Types whose values come back from their bytes as they were, if there are bytes for them."""
 
@@ -68,7 +74,7 @@ class Codec(Generic[T]):
             back: T = self._decode(data)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             raise self._wrong(value, f"{type(error).__name__}: {error}") from error
-        if not (value == back or same(value, back)):
+        if not same(value, back):
             raise self._wrong(value, f"it would come back as {shorten(repr(back))}")
         return data, back
 
@@ -81,14 +87,15 @@ class Codec(Generic[T]):
         """What a state begins with: the type's own value without arguments, such as 0, or a struct with its defaults. None if it
         has none.
         """
-        kind = get_origin(self.kind) or self.kind
-        makes = isinstance(kind, type) and (
-            kind in _BEGINS or issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
-        )
-        try:
-            return kind() if makes else None
-        except TypeError:  # a field has no default
+        kind: Any = get_origin(self.kind) or self.kind
+        required: object = getattr(kind, "__required_keys__", None)  # a TypedDict is made without them
+        if not isinstance(kind, type) or required:
             return None
+        try:
+            made: T = kind()
+        except TypeError:  # it has no such value, or a field has no default
+            return None
+        return made
 
     def _wrong(self, value: object, cause: str) -> FunctionError:
         return FunctionError(
@@ -102,17 +109,25 @@ class Codec(Generic[T]):
 
 def same(value: object, back: object) -> bool:
     """Whether two values are the same, NaN included, though they may not say so themselves."""
-    if isinstance(value, float) and isinstance(back, float):
-        return value == back or (math.isnan(value) and math.isnan(back))
-    if isinstance(value, list | tuple) and type(value) is type(back):
-        return len(value) == len(back) and all(map(same, value, back))
+    try:
+        if value == back:
+            return True
+    except ArithmeticError:  # a signaling NaN compares with nothing
+        pass
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, Mapping) and isinstance(back, Mapping):
         return value.keys() == back.keys() and all(same(value[key], back[key]) for key in value)
-    if isinstance(value, msgspec.Struct) and type(value) is type(back):
-        return all(same(getattr(value, name), getattr(back, name)) for name in value.__struct_fields__)
-    if dataclasses.is_dataclass(value) and type(value) is type(back):
-        return all(same(getattr(value, f.name), getattr(back, f.name)) for f in dataclasses.fields(value))
-    return bool(value == back)
+    if type(value) is not type(back):
+        return False
+    if isinstance(value, float | Decimal):  # they differ, and look the same: NaN
+        return str(value) == str(back)
+    if isinstance(value, list | tuple) and isinstance(back, list | tuple):
+        return len(value) == len(back) and all(map(same, value, back))
+    names = getattr(value, "__struct_fields__", ())
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+    return bool(names) and all(same(getattr(value, name), getattr(back, name)) for name in names)
 
 
 # --- Types ------------------------------------------------------------------------------------------------------------

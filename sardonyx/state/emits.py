@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.core.errors import FunctionError
-from sardonyx.state.kinds import length
+from sardonyx.core.timing import length
 
 
 class Emit:

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import NEW, PANE, ROWS, SLICE, SX_KEY
 from sardonyx.state.emits import Emit
 from sardonyx.state.entry_keys import MARK, OPEN_END, keys
 from sardonyx.state.groups import Groups, Mask, Numbers, grouped, numpy, one
-from sardonyx.state.kinds import length
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Layout, Piece, Planned, once
 

@@ -108,12 +108,12 @@ def sums(column: Column, groups: Groups, name: str) -> pa.Array:
         name: of the aggregate, for errors.
 
     Raises:
-        FunctionError: ``SX-WINDOW-OVERFLOW``, a sum of integers exceeds 64 bits. ``SX-WINDOW-TYPE``, these values
-        have no sum.
+        FunctionError: ``SX-WINDOW-OVERFLOW``, a sum of integers exceeds 64 bits, or one of decimals its digits.
+        ``SX-WINDOW-TYPE``, these values have no sum.
     """
     array = one(column)
     if kinds.is_decimal(array.type):
-        return by_arrow(array, groups, "sum")
+        return _decimals(array, groups, name)
     if kinds.is_null(array.type):
         return pa.nulls(groups.count, pa.int64())
     if kinds.is_integer(array.type) or kinds.is_boolean(array.type):
@@ -133,6 +133,20 @@ def counts(array: pa.Array, groups: Groups) -> Numbers:
     """How many values of each group are not null."""
     there = present(array)
     return (groups if there is None else groups.of(there)).sizes()
+
+
+def _decimals(array: pa.Array, groups: Groups, name: str) -> pa.Array:
+    """Sums of decimals, of as many digits as their type can have. Arrow's own sum wraps around silently."""
+    scale, wide = array.type.scale, kinds.is_decimal256(array.type)
+    digits = 76 if wide else 38
+    rough = np.bincount(groups.ids, np.abs(plain(array, pa.float64())), minlength=groups.count)
+    if rough.size and rough.max() >= 0.9 * 10.0 ** (76 - scale):
+        raise _overflow(name, "decimals", f"{digits} digits")
+    found = by_arrow(array.cast(pa.decimal256(76, scale)), groups, "sum")
+    try:
+        return found if wide else found.cast(pa.decimal128(digits, scale))
+    except pa.ArrowInvalid as error:
+        raise _overflow(name, "decimals", f"{digits} digits") from error
 
 
 def _integers(array: pa.Array, groups: Groups, name: str) -> pa.Array:
@@ -166,9 +180,12 @@ def _where_present(array: pa.Array, groups: Groups, values: Any) -> pa.Array:
 # --- Least and greatest -----------------------------------------------------------------------------------------------
 
 
-def extremes(column: Column, groups: Groups, which: str) -> pa.Array:
+def extremes(column: Column, groups: Groups, which: str, name: str) -> pa.Array:
     """The least (``which`` is "min") or greatest ("max") value of each group; null where it has none. NaN counts as null,
-    unless there is nothing else.
+    unless there is nothing else. ``name``: of the aggregate, for errors.
+
+    Raises:
+        FunctionError: ``SX-WINDOW-TYPE``, these values have no order.
     """
     array = one(column)
     kind = array.type
@@ -179,7 +196,10 @@ def extremes(column: Column, groups: Groups, which: str) -> pa.Array:
         or kinds.is_float16(kind)
         or kinds.is_interval(kind)
     ):
-        return by_arrow(array, groups, which)
+        try:
+            return by_arrow(array, groups, which)
+        except pa.ArrowNotImplementedError as error:
+            raise no_order(name, kind) from error
     values = plain(array)
     there = present(array)
     shown = groups if there is None else groups.of(there)
@@ -255,12 +275,12 @@ def unlisted(lists: pa.Array, groups: Groups) -> tuple[pa.Array, Groups]:
     return lists.flatten(), Groups(groups.ids[parents.astype(np.int64)], groups.count)
 
 
-def _overflow(name: str) -> FunctionError:
+def _overflow(name: str, of: str = "integers", limit: str = "64 bits") -> FunctionError:
     return FunctionError(
         "SX-WINDOW-OVERFLOW",
-        f"the sum {name!r} of integers in a window exceeds 64 bits",
-        cause="sums of integers are exact, and are kept in 64 bits",
-        fix="make floats or decimals of the column before the window, or take shorter windows",
+        f"the sum {name!r} of {of} in a window exceeds {limit}",
+        cause=f"sums of {of} are exact, and are kept in {limit}",
+        fix="make floats of the column before the window, or take shorter windows",
     )
 
 
@@ -270,6 +290,16 @@ def _no_number(name: str, kind: pa.DataType) -> FunctionError:
         f"the aggregate {name!r} cannot be made of values of type {kind}",
         cause="sum, mean, var and quantile are made of numbers",
         fix="name another column in `aggregate=`, or make numbers of it before the window",
+    )
+
+
+def no_order(name: str, kind: pa.DataType) -> FunctionError:
+    """``SX-WINDOW-TYPE``: values such as lists, structures and maps cannot be compared."""
+    return FunctionError(
+        "SX-WINDOW-TYPE",
+        f"the aggregate {name!r} cannot be made of values of type {kind}",
+        cause="min, max and distinct compare values, and these cannot be compared",
+        fix="name another column in `aggregate=`, or make text or numbers of it before the window",
     )
 
 

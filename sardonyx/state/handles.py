@@ -1,4 +1,4 @@
-"""What a function with keyed state is given besides a row: its states, its timers, and the key.
+"""What a function with keyed state is given besides a row: its states and the key. Timers: :mod:`sardonyx.state.timers`.
 
 A handle shows the state of the key of the row at hand. A function changes it freely. Once it has returned, the changes of all
 handles are written together. If it raises, they are undone. Values are decoded when they are first asked for.
@@ -6,13 +6,14 @@ handles are written together. If it raises, they are undone. Values are decoded 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, MutableMapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, overload
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from queues.keys import canonical
 from sardonyx.core.clocks import NEVER
-from sardonyx.core.errors import FunctionError
 from sardonyx.state.codec import Codec
 
 T = TypeVar("T")
@@ -20,8 +21,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _SCALARS = (int, float, str, bytes, bool, type(None), datetime)
 """Types whose values cannot be changed in place."""
 
@@ -50,7 +49,7 @@ class Key:
     """Annotates a parameter that is given the key: its value; of several columns a tuple; None without ``group_by``."""
 
 
-class Handle:
+class Handle(ABC):
     """What all states share.
 
     Args:
@@ -69,17 +68,17 @@ class Handle:
         """A call of the function begins, at this time by the clock."""
         self._now = now
 
+    @abstractmethod
     def writes(self) -> list[Write]:
         """What the call has changed.
 
         Raises:
             FunctionError: ``SX-STATE-VALUE``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def undo(self) -> None:
         """Forget what the call has done, and what was decoded."""
-        raise NotImplementedError
 
     def _cell(self, part: bytes) -> Cell | None:
         cell = self._cells.get(part)
@@ -198,6 +197,8 @@ class ListState(Handle, Generic[T]):
         self._items: dict[int, _Held[T] | None] | None = None
         """By number; None: not decoded."""
         self._next = 0
+        self._touched: set[int] = set()
+        """What the call has set, or was given: only these may have changed, so a call costs what it touches."""
         self._removed: set[int] = set()
         self._changed = False
 
@@ -205,6 +206,7 @@ class ListState(Handle, Generic[T]):
         """Add an element at the end."""
         items = self._all()
         items[self._next] = _Held(b"", value, changed=True)
+        self._touched.add(self._next)
         self._next += 1
         self._changed = True
 
@@ -221,7 +223,7 @@ class ListState(Handle, Generic[T]):
 
     def remove_first(self, n: int = 1) -> None:
         """Remove the first ``n`` elements, or as many as there are."""
-        for number in list(self._all())[:n]:
+        for number in list(islice(self._all(), n)):
             self._remove(number)
 
     def clear(self) -> None:
@@ -236,15 +238,24 @@ class ListState(Handle, Generic[T]):
         for number in list(self._all()):
             yield self._at(number)
 
-    def __getitem__(self, index: int) -> T:
-        return self._at(list(self._all())[index])
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._at(number) for number in list(self._all())[index]]
+        return self._at(self._number(index))
 
     def __setitem__(self, index: int, value: T) -> None:
-        self._all()[list(self._all())[index]] = _Held(b"", value, changed=True)
+        number = self._number(index)
+        self._all()[number] = _Held(b"", value, changed=True)
+        self._touched.add(number)
         self._changed = True
 
-    def __delitem__(self, index: int) -> None:
-        self._remove(list(self._all())[index])
+    def __delitem__(self, index: int | slice) -> None:
+        for number in list(self._all())[index] if isinstance(index, slice) else [self._number(index)]:
+            self._remove(number)
 
     def begin(self, now: int) -> None:
         super().begin(now)
@@ -260,12 +271,24 @@ class ListState(Handle, Generic[T]):
             self._items = {number: None for number in there if self._cell(number.to_bytes(8, "big")) is not None}
         return self._items
 
+    def _number(self, index: int) -> int:
+        """Of the element at an index. The first and the last one are found without a look at the others."""
+        if isinstance(index, slice):
+            raise TypeError(
+                "a slice of a ListState cannot be replaced; set its elements one by one, or all with set(...)"
+            )
+        items = self._all()
+        if items and index in (0, -1):
+            return next(iter(items) if index == 0 else reversed(items))
+        return list(items)[index]
+
     def _at(self, number: int) -> T:
         items = self._all()
         held = items[number]
         if held is None:
             data = self._cells[number.to_bytes(8, "big")].value
             held = items[number] = _Held(data, self._codec.decode(data), changed=False)
+        self._touched.add(number)
         return held.value
 
     def _remove(self, number: int) -> None:
@@ -277,7 +300,8 @@ class ListState(Handle, Generic[T]):
         if self._items is None:
             return []
         found: list[Write] = []
-        for number, held in self._items.items():
+        for number in sorted(self._touched):
+            held = self._items.get(number)
             data = None if held is None else held.encoded(self._codec)
             if data is not None:
                 found.append(Write(number.to_bytes(8, "big"), data))
@@ -290,13 +314,14 @@ class ListState(Handle, Generic[T]):
             whole = _RANGE.encode((first, self._next))[0] if self._items else None
             if whole is not None or b"" in self._cells:
                 found.append(Write(b"", whole))
-        self._removed, self._changed = set(), False
+        self._touched, self._removed, self._changed = set(), set(), False
         if not self._items:
             self._next = 0  # as it would be read from an empty store
         return found
 
     def undo(self) -> None:
-        self._items, self._removed, self._changed = None, set(), False
+        self._items, self._changed = None, False
+        self._touched, self._removed = set(), set()
 
 
 _RANGE: Codec[tuple[int, int]] = Codec(tuple[int, int], "")
@@ -312,7 +337,9 @@ class MapState(Handle, MutableMapping[K, V], Generic[K, V]):
     def __init__(self, codec: Codec[tuple[K, V]], cells: Cells, ttl: int | None) -> None:
         super().__init__(codec, cells, ttl)
         self._items: dict[bytes, _Held[tuple[K, V]] | None] = {}
-        """What the call has decoded, set or removed (None)."""
+        """What was decoded, set or removed (None) since the batch began."""
+        self._touched: set[bytes] = set()
+        """What the call has set or removed, or was given: only these may have changed, so a call costs what it touches."""
 
     def begin(self, now: int) -> None:
         super().begin(now)
@@ -326,7 +353,9 @@ class MapState(Handle, MutableMapping[K, V], Generic[K, V]):
         return held.value[1]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._items[_part(key)] = _Held(b"", (key, value), changed=True)
+        part = _part(key)
+        self._items[part] = _Held(b"", (key, value), changed=True)
+        self._touched.add(part)
 
     def __delitem__(self, key: K) -> None:
         part = _part(key)
@@ -349,6 +378,7 @@ class MapState(Handle, MutableMapping[K, V], Generic[K, V]):
     def clear(self) -> None:
         """Remove all items."""
         self._items = dict.fromkeys([*self._items, *(part for part in self._cells if part)])
+        self._touched.update(self._items)
 
     def _there(self, part: bytes) -> bool:
         return self._items[part] is not None if part in self._items else self._cell(part) is not None
@@ -362,129 +392,31 @@ class MapState(Handle, MutableMapping[K, V], Generic[K, V]):
             if cell is None:
                 return None
             self._items[part] = _Held(cell.value, self._codec.decode(cell.value), changed=False)
+        self._touched.add(part)
         return self._items[part]
 
     def writes(self) -> list[Write]:
         found: list[Write] = []
-        for part, held in sorted(self._items.items()):
+        for part in sorted(self._touched):
+            held = self._items[part]
             if held is None:
                 found += [Write(part, None)] * (part in self._cells)
                 continue
             data = None if isinstance(held.value[1], _SCALARS) and not held.changed else held.encoded(self._codec)
             if data is not None:
                 found.append(Write(part, data))
+        self._touched = set()
         if not found:
             return []
-        if not self._parts():
+        if not any(part and self._there(part) for part in chain(self._cells, self._items)):
             return [*found, *[Write(b"", None)] * (b"" in self._cells)]
         if b"" not in self._cells or self._ttl is not None:
             found.append(Write(b"", b"\xc3"))
         return found
 
     def undo(self) -> None:
-        self._items = {}
+        self._items, self._touched = {}, set()
 
 
 def _part(key: object) -> bytes:
     return canonical(*key) if isinstance(key, tuple) else canonical(key)
-
-
-# --- Timers -----------------------------------------------------------------------------------------------------------
-
-Clock = Literal["event", "wall"]
-
-
-class Timer(NamedTuple):
-    """A timer that is due: what ``on_timer`` gets in place of a row."""
-
-    key: Any
-    """The key that it was set for: its value; of several columns a tuple; None without ``group_by``."""
-    name: str
-    at: datetime
-    """When it was due (UTC), which may be a while before it fires."""
-    by: Clock = "event"
-    """By the clock of the rows, or that of the machine."""
-
-
-class Setting(NamedTuple):
-    """A timer as it was set. Times are in microseconds."""
-
-    at: int
-    wall: bool
-    set_at: int
-    """The clock of the rows when it was set. The timer sees states as they are at this time, or later."""
-
-
-class Timers:
-    """Calls ``on_timer`` later: annotate a parameter as ``Timers``. Each key has timers of its own, which go by their names."""
-
-    def __init__(self) -> None:
-        self._now = NEVER
-        self._due: Setting | None = None
-        self._changed: dict[str, Setting | None] = {}
-
-    def set(self, at: datetime, name: str = "", *, by: Clock = "event") -> None:
-        """Let ``on_timer`` be called at a time. A timer of this name that has not fired yet is moved.
-
-        Args:
-            at: when; a time without a zone counts as UTC. A time that has passed already is due at once, after this row. In
-                ``on_timer`` it must be later than the timer that is due.
-            name: which timer of the key.
-            by: ``"event"``: when the clock of the rows has come to ``at``, and at the end of a bounded input. ``"wall"``: when
-                the clock of the machine has. When that is, differs from run to run.
-
-        Raises:
-            FunctionError: ``SX-TIMER-PAST``; ``SX-TIMER-TIME``, it is no time.
-        """
-        moment = _microseconds(at, name, by)
-        if self._due is not None and (by == "wall") == self._due.wall and moment <= self._due.at:
-            raise FunctionError(
-                "SX-TIMER-PAST",
-                f"on_timer sets timer {name!r} for {at.isoformat()}, which is not after the timer that is due",
-                cause="it would be due again at once, without end",
-                fix="set it for later than `timer.at`",
-                where={"timer": name},
-            )
-        self._changed[name] = Setting(moment, by == "wall", self._now)
-
-    def delete(self, name: str = "") -> None:
-        """Remove a timer that has not fired yet, if there is one of this name."""
-        self._changed[name] = None
-
-    def begin(self, now: int, due: Setting | None = None) -> None:
-        """A call of the function begins.
-
-        Args:
-            now: the clock of the rows.
-            due: the timer that the call is for.
-        """
-        self._now, self._due, self._changed = now, due, {}
-
-    @property
-    def changed(self) -> bool:
-        """Whether the call has set or deleted any."""
-        return bool(self._changed)
-
-    def taken(self) -> dict[str, Setting | None]:
-        """What the call has set and deleted."""
-        found, self._changed = self._changed, {}
-        return found
-
-
-def _microseconds(at: object, name: object, by: object) -> int:
-    if not isinstance(at, datetime) or not isinstance(name, str) or by not in ("event", "wall"):
-        raise FunctionError(
-            "SX-TIMER-TIME",
-            f"timer {name!r} cannot be set for {at!r} by {by!r}",
-            cause='a timer is set for a datetime, its name is a text, and it goes by "event" or "wall"',
-            fix="give a datetime, such as `row['at'] + timedelta(hours=1)`",
-        )
-    return ((at.replace(tzinfo=UTC) if at.tzinfo is None else at) - EPOCH) // _MICROSECOND
-
-
-def moment(at: int) -> datetime:
-    """The time of so many microseconds. One beyond the years of Python is the nearest within."""
-    try:
-        return EPOCH + timedelta(microseconds=at)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC) if at > 0 else datetime.min.replace(tzinfo=UTC)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.spec import TaskSpec, stateful
+from sardonyx.core.timing import length
 from sardonyx.state.emits import Emit
 from sardonyx.state.joins import bounds
-from sardonyx.state.kinds import length
 
 
 def held_back(task: TaskSpec) -> int | None:

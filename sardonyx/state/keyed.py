@@ -24,7 +24,7 @@ from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Numbers
-from sardonyx.state.handles import Cell, Setting
+from sardonyx.state.handles import Cell
 from sardonyx.state.keyed_entries import (
     AT,
     COLUMN,
@@ -45,6 +45,7 @@ from sardonyx.state.keyed_entries import (
 )
 from sardonyx.state.keyed_work import Done, Due, Failed, KeyedPiece, Work, pack_key, unpack_key
 from sardonyx.state.signature import TABLE, Signature, differences
+from sardonyx.state.timers import Setting
 
 _EXPIRED = 10_000
 """So many entries are looked at in a batch to see whether they have expired."""

@@ -19,11 +19,12 @@ from sardonyx.core.errors import Failure, FunctionError, SardonyxError
 from sardonyx.core.text import shorten
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.state.base import KEY
-from sardonyx.state.handles import Cell, Cells, Handle, Key, Setting, Timer, Timers, moment
+from sardonyx.state.handles import Cell, Cells, Handle, Key
 from sardonyx.state.keyed_entries import AT, VALUE, read_state_key, state_key
 from sardonyx.state.keyed_tables import run_tables
 from sardonyx.state.keyed_work import Done, Due, Failed, Work
 from sardonyx.state.signature import Signature, StateType, Takes
+from sardonyx.state.timers import Setting, Timer, Timers, moment
 
 Describe = Callable[[BaseException, Any], Failure]
 """What users see of an exception; it is given what the function was called with."""

@@ -18,8 +18,9 @@ import pyarrow as pa
 from sardonyx.core.errors import Failure
 from sardonyx.state.base import KEY
 from sardonyx.state.groups import Numbers
-from sardonyx.state.handles import Cell, Setting
+from sardonyx.state.handles import Cell
 from sardonyx.state.keyed_entries import read_state_key
+from sardonyx.state.timers import Setting
 
 
 class KeyedPiece(NamedTuple):

@@ -12,17 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.timing import WindowSpec
-from sardonyx.core.units import seconds
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.calendars import Calendar
 from sardonyx.state.groups import Mask, Numbers
-
-
-def length(text: str | int | None) -> int:
-    """A length of time in microseconds. An integer counts rows of an ordinal time, and stays as it is."""
-    if text is None:
-        return 0
-    return text if isinstance(text, int) else round(seconds(text) * 1_000_000)
 
 
 def ordinal(window: WindowSpec) -> bool:

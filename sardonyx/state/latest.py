@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.joining import RelationSpec
+from sardonyx.core.timing import length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.emits import Emit
 from sardonyx.state.entry_keys import MARK, canonical_of, keys, ordered
 from sardonyx.state.groups import Groups, Mask, Numbers, one
-from sardonyx.state.kinds import length, less
+from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.packed import entries_of, opened, prefixed, unprefixed
 from sardonyx.state.planned import Planned, late_rows, together

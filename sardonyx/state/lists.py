@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sardonyx.core.timing import AggregateSpec
-from sardonyx.state.groups import Groups, Numbers, listed, numbers_of, numpy, one, plain, present, unlisted
+from sardonyx.state.groups import Groups, Numbers, listed, no_order, numbers_of, numpy, one, plain, present, unlisted
 
 ERROR = 0.01
 """The relative error of a quantile."""
@@ -54,7 +54,10 @@ class Distinct(_Listed):
         return pc.list_value_length(partials[self.parts()[0]]).cast(pa.int64()).fill_null(0)
 
     def _lists(self, values: pa.Array, groups: Groups) -> dict[str, pa.Array]:
-        encoded = values.dictionary_encode()
+        try:
+            encoded = values.dictionary_encode()
+        except pa.ArrowNotImplementedError as error:
+            raise no_order(self._name, values.type) from error
         pairs = groups.ids * max(len(encoded.dictionary), 1) + numpy(encoded.indices)
         rows = np.sort(np.unique(pairs, return_index=True)[1])
         return {self.parts()[0]: listed(values.take(pa.array(rows)), groups.of(rows), self._most)}

@@ -19,13 +19,16 @@ import pyarrow as pa
 from queues.block import MAX_BYTES
 from sardonyx.core.errors import InternalError
 from sardonyx.state.base import GONE, Store
-from sardonyx.state.messages import About, Mark, Message, Place, blocks, headers, last_key
+from sardonyx.state.messages import About, Mark, Message, Place, headers, last_key, values
 from sardonyx.state.shape import shape_of
+from sardonyx.state.undo import Undo, UndoChange
 
 SPARE = 10_000
 """Rows that the log may have beyond twice the entries before a round begins."""
 PIECE = 1_000
 """Entries that a commit restates at least while a round is under way."""
+MOVED = 50_000
+"""The same while the state of an earlier job is brought into the log: no rows are waited for then."""
 _GONE = pa.field(GONE, pa.bool_(), nullable=False)
 
 
@@ -74,6 +77,8 @@ class ShardLog:
         max_bytes: largest value of a message.
         spare: see :data:`SPARE`.
         piece: see :data:`PIECE`.
+        undo: what the log says of checkpoints, as a restore gives it.
+        adopted: the state was that of an earlier job: the first round of restatement brings it into this log.
     """
 
     def __init__(
@@ -84,12 +89,17 @@ class ShardLog:
         max_bytes: int = MAX_BYTES,
         spare: int = SPARE,
         piece: int = PIECE,
+        undo: Mapping[int, Undo] | None = None,
+        adopted: bool = False,
     ) -> None:
+        self._adopted = adopted
         self._end = end
         self._max_bytes = max_bytes
         self._spare = spare
         self._piece = piece
         self._planned: LogState | None = None
+        self.undo: Mapping[int, Undo] = undo or {}
+        """Of checkpoints, when the log was read."""
         self.state = state or LogState()
         """As it is after the last commit."""
 
@@ -99,16 +109,24 @@ class ShardLog:
         return self.state.mark
 
     @property
+    def moves(self) -> bool:
+        """Whether the state is that of an earlier job, and this log does not hold all of it yet."""
+        return self._adopted and self.mark.base == 0
+
+    @property
     def planned(self) -> Mark:
         """The mark to commit with the messages that were made last."""
         return (self._planned or self.state).mark
 
-    def messages(self, changes: Mapping[str, pa.Table], stores: Mapping[str, Store]) -> list[Message]:
+    def messages(
+        self, changes: Mapping[str, pa.Table], stores: Mapping[str, Store], undo: UndoChange | None = None
+    ) -> list[Message]:
         """The messages of a batch's commit, in the order in which they must be written; none if nothing has changed.
 
         Args:
             changes: tables of changes, by the name of the store. They are not applied yet.
             stores: all stores of the shard, as they are after the last commit.
+            undo: of checkpoints that are pending.
 
         Raises:
             OutputError: ``SX-STATE-ENTRY-LARGE``.
@@ -119,7 +137,8 @@ class ShardLog:
                 "SX-STATE-PENDING", "A commit of a state log was planned before the last one was decided."
             )
         changed = {name: table for name, table in sorted(changes.items()) if table.num_rows}
-        if not changed:
+        undone = [] if undo is None else list(_undo_tables(undo.changed))
+        if not changed and not undone and not self.moves:
             return []
         rows = sum(table.num_rows for table in changed.values())
         seq = self.mark.seq + 1
@@ -135,6 +154,13 @@ class ShardLog:
                 under_way = None
         for name, table in changed.items():
             made += self._encoded("delta", seq, name, table, None)
+        if (
+            undo is not None and begun is not None and under_way is None
+        ):  # what was said of it is before the log's beginning
+            undone = list(_undo_tables(undo.whole))
+        for time, name, table in undone:
+            made += self._encoded("undo", seq, name, table, None, time)
+            rows += table.num_rows
         self._planned = self._after(seq, rows + restated, begun, under_way)
         return [
             Message(headers(about._replace(number=number, of=len(made))), value)
@@ -165,7 +191,7 @@ class ShardLog:
 
     def _to_restate(self, changed: int) -> int:
         """How many entries a commit restates that changes so many rows: a round is through before the log has doubled."""
-        return max(self._piece, 2 * changed)
+        return max(MOVED if self.moves else self._piece, 2 * changed)
 
     def _next_entries(self, begun: Round, stores: Mapping[str, Store], count: int) -> Iterator[tuple[str, pa.Table]]:
         """The next entries to restate, by store; fewer than ``count`` in all if these are the last ones."""
@@ -179,11 +205,10 @@ class ShardLog:
                 return
 
     def _encoded(
-        self, kind: str, seq: int, store: str, table: pa.Table, place: Place | None
+        self, kind: str, seq: int, store: str, table: pa.Table, place: Place | None, at: int | None = None
     ) -> Iterator[tuple[About, bytes]]:
         shape = shape_of(table.schema.remove(len(table.schema) - 1))
-        for each in blocks(store, table, self._max_bytes):
-            yield About(kind, seq, 0, 0, store, shape, place), each.value
+        return values(About(kind, seq, 0, 0, store, shape, place, at), table, self._max_bytes)
 
     def _after(self, seq: int, rows: int, begun: Round | None, under_way: Round | None) -> LogState:
         low, base = self.mark.low, self.mark.base
@@ -192,6 +217,13 @@ class ShardLog:
         if under_way is not None:
             under_way = under_way._replace(rows=under_way.rows + rows)
         return LogState(Mark(seq, low, base), self.state.rows + rows, under_way)
+
+
+def _undo_tables(undo: Mapping[int, Undo]) -> Iterator[tuple[int, str, pa.Table]]:
+    for time, tables in sorted(undo.items()):
+        for name, table in sorted(tables.items()):
+            if table.num_rows:
+                yield time, name, table
 
 
 __all__ = ["PIECE", "SPARE", "LogState", "Round", "Saved", "ShardLog"]

@@ -7,17 +7,20 @@ a struct is a dict, a tuple is a list.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
 from itertools import groupby
+from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from queues.keys import key_values
-from sardonyx.core.clocks import NEVER
+from queues.key_values import key_values
+from queues.keys import canonical
+from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.keyed import ALL_STATES
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.keyed_entries import AT, COLUMN, SHAPE, STATE, TIMER, VALUE, Entry, read_state_key
+from sardonyx.state.keyed_entries import AT, COLUMN, ENDED, SHAPE, STATE, TIMER, VALUE, Entry, read_state_key
 from sardonyx.state.signature import TABLE
 
 _CHUNK = 10_000
@@ -56,6 +59,7 @@ class Live(NamedTuple):
     ttl: Mapping[str, int] = {}
     """By name of the state, or ``*`` for all others: microseconds from its last write on."""
     clock: int = NEVER
+    """Of the shard. ``END``: the last clock before the end of the input counts."""
 
     def __call__(self, name: str, at: int | None) -> bool:
         ttl = self.ttl.get(name, self.ttl.get(ALL_STATES))
@@ -70,6 +74,8 @@ def keyed_states(store: Store, keys: Collection[bytes] | None = None, live: Live
         keys: the canonical bytes of those that are wanted; None: all.
         live: which states count.
     """
+    if live.clock >= END:
+        live = live._replace(clock=_before_end(store))
     shape, timers = _shape(store), _timers(store)
     for key, parts in groupby(_parts(store), key=lambda part: part.entry.key):
         left = timers.pop(key, [])
@@ -80,6 +86,52 @@ def keyed_states(store: Store, keys: Collection[bytes] | None = None, live: Live
     for key, left in timers.items():  # keys that have a timer, and no state
         if keys is None or key in keys:
             yield KeyState(key=list(key_values(key)), states={}, timers=left)
+
+
+def printable(row: KeyState | Mapping[str, Any]) -> KeyState | dict[str, Any]:
+    """What is kept of a key, or the row of an open window, in a form that JSON can hold: see :func:`json_form`."""
+    if isinstance(row, KeyState):
+        return msgspec.structs.replace(row, key=json_form(row.key), states=_fields(row.states))
+    return _fields(row)
+
+
+def json_form(value: Any) -> Any:
+    """A value in a form that JSON can hold.
+
+    A dict whose keys are all texts is an object, and any other one is a list of pairs. So the keys 1 and "1" differ. NaN and the
+    infinities are the texts ``nan``, ``inf`` and ``-inf``. A time with nanoseconds is a text in ISO 8601, as other times are.
+    """
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return _fields(value)
+        return [[json_form(key), json_form(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [json_form(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, datetime | timedelta) and type(value) not in (datetime, timedelta):  # of pandas
+        return key_values(canonical(value))[0]
+    return value
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: json_form(value) for name, value in found.items()}
+
+
+def _before_end(store: Store) -> int:
+    """The last clock before the end of the input. The shard keeps it while timers are left. Afterwards nothing is left that had
+    expired by that clock, so all that is left counts.
+    """
+    found = store.read(pa.array([ENDED], pa.binary()))[1]
+    return msgspec.msgpack.decode(found[VALUE][0].as_py(), type=int) if found.num_rows else NEVER
+
+
+def _value(data: bytes) -> Any:
+    """The value of these bytes. If it cannot be made without its type, as a dict whose keys are structs, the bytes themselves."""
+    try:
+        return msgspec.msgpack.decode(data)
+    except msgspec.DecodeError:
+        return data
 
 
 def _parts(store: Store) -> Iterator[_Part]:
@@ -116,11 +168,11 @@ def _of_key(parts: list[_Part], shape: Mapping[str, str]) -> dict[str, Any]:
         if entry.name == TABLE and row[VALUE] is None:
             states |= {name.removeprefix(COLUMN): value for name, value in row.items() if name.startswith(COLUMN)}
         elif kind == "value":
-            states[entry.name] = msgspec.msgpack.decode(row[VALUE])
+            states[entry.name] = _value(row[VALUE])
         elif entry.part:
             if kind == "list" and not _within(entry, ends):
                 continue
-            states.setdefault(entry.name, []).append(msgspec.msgpack.decode(row[VALUE]))
+            states.setdefault(entry.name, []).append(_value(row[VALUE]))
         elif kind == "list":  # it stands before the elements: where they begin and end
             ends[entry.name] = msgspec.msgpack.decode(row[VALUE], type=tuple[int, int])
     return states
@@ -131,4 +183,4 @@ def _within(entry: Entry, ends: Mapping[str, tuple[int, int]]) -> bool:
     return first <= int.from_bytes(entry.part, "big") < last
 
 
-__all__ = ["KeyState", "Live", "TimerSet", "keyed_states"]
+__all__ = ["KeyState", "Live", "TimerSet", "json_form", "keyed_states", "printable"]

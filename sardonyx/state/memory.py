@@ -1,6 +1,6 @@
 """A store in memory: a dictionary from keys to row numbers, and the rows in Arrow.
 
-A key costs about 250 bytes beside its columns. After a restart the store is read from the state log.
+After a restart the store is read from the state log.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import pyarrow.compute as pc
 from sardonyx.state.base import GONE, KEY
 from sardonyx.state.key_order import KeyOrder
 
+KEY_MEMORY = 250
+"""Bytes that a key takes beside its columns."""
 _FEW = 1_000
 """So many rows may be dead, however few entries there are."""
+_MUCH = 1 << 25
+"""So many bytes may be dead, however small the entries are together. Some entries have half a megabyte each."""
 _LARGEST = 1 << 25
 """Bytes above which chunks are not merged, so that no batch waits for a copy of everything."""
 _MOST_TAKEN = 1 << 30
@@ -41,6 +45,10 @@ class MemoryStore:
         self._chunks: list[pa.RecordBatch] = []
         """The rows in the order in which they came. Chunks grow as neighbours are merged."""
         self._rows = 0
+        self._bytes = 0
+        """Of all rows, dead ones too."""
+        self._whole = (0, 0)
+        """Rows and bytes when no row was dead."""
         self._order: KeyOrder | None = None
 
     def close(self) -> None:
@@ -48,6 +56,12 @@ class MemoryStore:
 
     def __len__(self) -> int:
         return len(self._row_of)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes, roughly."""
+        columns: int = sum(chunk.nbytes for chunk in self._chunks)
+        return columns + KEY_MEMORY * len(self._row_of)
 
     def read(self, keys: pa.BinaryArray) -> tuple[pa.Int64Array, pa.Table]:
         wanted = key_list(keys)
@@ -65,8 +79,13 @@ class MemoryStore:
         gone, put = divided(changes)
         self._remove(gone)
         self._put(put)
-        if self._rows > 2 * len(self._row_of) + _FEW:
+        if self._rows > 2 * len(self._row_of) + _FEW or self._is_large():
             self._compact()
+
+    def _is_large(self) -> bool:
+        """Whether it takes far more bytes than when no row was dead, and most of the rows that came since are dead."""
+        rows, size = self._whole
+        return self._bytes > 2 * size + _MUCH and 2 * (self._rows - len(self._row_of)) > self._rows - rows
 
     def _remove(self, keys: list[bytes]) -> None:
         row_of = self._row_of
@@ -82,7 +101,9 @@ class MemoryStore:
             self._order.add([key for key in keys if key not in self._row_of])
         self._row_of.update(zip(keys, range(self._rows, self._rows + len(keys)), strict=True))
         self._rows += len(keys)
-        self._chunks += rows.combine_chunks().to_batches()
+        chunks = rows.combine_chunks().to_batches()
+        self._chunks += chunks
+        self._bytes += sum(chunk.nbytes for chunk in chunks)
         while len(self._chunks) > 1 and 2 * self._chunks[-1].num_rows >= self._chunks[-2].num_rows:
             last, one_before = self._chunks[-1], self._chunks[-2]
             if last.nbytes + one_before.nbytes > _LARGEST:
@@ -95,6 +116,8 @@ class MemoryStore:
         self._chunks = self._take(entries).to_batches()
         self._row_of = dict(zip(self._row_of, range(len(entries)), strict=True))
         self._rows = len(entries)
+        self._bytes = sum(chunk.nbytes for chunk in self._chunks)
+        self._whole = self._rows, self._bytes
 
     def _take(self, rows: Rows) -> pa.Table:
         """The rows of these numbers, in this order. Arrow's own ``take`` of chunks costs 0.5 ms a column, however few rows."""

@@ -7,6 +7,7 @@ whatever a reader applies in this order, the last word about a key is the newest
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,7 +20,10 @@ from sardonyx.state.base import KEY
 Headers = list[tuple[str, bytes]]
 
 STATE = "sx-state"
-"""``delta``: entries that a batch has changed. ``again``: entries restated. ``undo``: kept for checkpoints; not read yet."""
+"""``delta``: entries that a batch has changed. ``again``: entries restated. ``undo``: entries of a checkpoint that differ from
+those of the shard (:mod:`sardonyx.state.undo`); they change no entry of it. ``part``: the first bytes of what the next message
+holds, for an entry that is larger than a message.
+"""
 SEQ = "sx-seq"
 """``4711 1/2``: the number of the shard's commit, from 1 on without a gap; which of how many messages of it."""
 STORE = "sx-store"
@@ -28,8 +32,13 @@ SHAPE = "sx-shape"
 ROUND = "sx-round"
 """On ``again``: offset and commit number that the log begins after once the round is through. The last key of the block is
 how far the round has come in its store."""
+AT = "sx-at"
+"""On ``undo``: the time of the checkpoint, in microseconds. The last word about a key holds, as in the log itself."""
 
-KINDS = ("again", "delta", "undo")
+KINDS = ("again", "delta", "undo", "part")
+
+LARGEST = 64_000_000
+"""Bytes of the largest entry. A batch's transaction holds it whole, and so does the memory of the peer."""
 
 
 class Message(NamedTuple):
@@ -68,23 +77,30 @@ class About(NamedTuple):
     store: str
     shape: bytes
     round: Place | None
+    at: int | None = None
 
 
-def blocks(store: str, entries: pa.Table, max_bytes: int) -> list[block.Block]:
-    """Encode entries.
+def values(about: About, entries: pa.Table, max_bytes: int) -> Iterator[tuple[About, bytes]]:
+    """Encode entries as the values of messages, with what their headers say but for their numbers.
 
     Raises:
-        OutputError: ``SX-STATE-ENTRY-LARGE``, one entry does not fit into a message.
+        OutputError: ``SX-STATE-ENTRY-LARGE``, an entry is larger than :data:`LARGEST`.
     """
     try:
-        return block.encode(entries, max_bytes)
+        found = block.encode(entries, max_bytes, max_row=LARGEST)
     except OutputError as error:
         raise OutputError(
             "SX-STATE-ENTRY-LARGE",
-            f"an entry of the state {store!r} is larger than a message of the state log, {max_bytes:,} bytes",
+            f"an entry of the state {about.store!r} is larger than {LARGEST:,} bytes",
             cause=error.cause,
-            fix="limit what one key keeps: `most=` of `Collect` and `Distinct`, or a `ListState` in place of a list",
+            fix="let one key or window keep less: shorter windows, a key of more columns, `most=` of `Collect` and `Distinct`, "
+            "or a `ListState` in place of a list",
         ) from error
+    for each in found:
+        cuts = range(max_bytes, len(each.value), max_bytes)
+        for end in cuts:
+            yield about._replace(kind="part"), each.value[end - max_bytes : end]
+        yield about, each.value[cuts[-1] if cuts else 0 :]
 
 
 def headers(about: About) -> Headers:
@@ -97,6 +113,8 @@ def headers(about: About) -> Headers:
     ]
     if about.round is not None:
         found.append((ROUND, b"%d %d" % about.round))
+    if about.at is not None:
+        found.append((AT, b"%d" % about.at))
     return found
 
 
@@ -117,7 +135,8 @@ def about(message: Logged, where: dict[str, object]) -> About:
         seq, place = said[SEQ].split(b" ")
         number, of = place.split(b"/")
         at = Place(*map(int, said[ROUND].split(b" "))) if ROUND in said else None
-        found = About(kind, int(seq), int(number), int(of), store, said[SHAPE], at)
+        time = int(said[AT]) if AT in said else None
+        found = About(kind, int(seq), int(number), int(of), store, said[SHAPE], at, time)
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(
             "SX-STATE-FOREIGN",

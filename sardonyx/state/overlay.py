@@ -59,6 +59,12 @@ class Overlay:
         columns = [keys, *(pa.nulls(len(keys), field.type) for field in list(self.schema)[1:])]
         self._change(pa.table(columns, schema=self.schema), gone=True)
 
+    def change(self, changes: pa.Table) -> None:
+        """Put and remove entries: a table of changes, as for :meth:`Store.apply`."""
+        there = ~numpy(one(changes[GONE]))
+        self.put(_entries(changes, there))
+        self.remove(one(changes[KEY]).filter(pa.array(~there)))
+
     def changes(self) -> pa.Table:
         """All changes, for :meth:`Store.apply`. Entries that came and went since are left out."""
         if self._changes is None:

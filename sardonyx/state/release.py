@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 from sardonyx.core.clocks import END
 from sardonyx.core.joining import RelationSpec
-from sardonyx.core.spec import TaskSpec
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.spec import TaskSpec, whole_of
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.emits import Emit
 from sardonyx.state.groups import Numbers
 from sardonyx.state.joins import bounds
-from sardonyx.state.kinds import length, windows_of
+from sardonyx.state.kinds import windows_of
 
 
 def holds_rows(task: TaskSpec) -> bool:
-    """Whether a task may hold rows back that it has read: in windows, or to wait for others.
+    """Whether a task may hold rows back that it has read: in windows, to wait for others, or until all rows are there.
 
     A state of keys is no such thing: the function has seen the row.
     """
+    if whole_of(task) is not None:
+        return True
     if task.window is not None:
         return not (task.window.kind == "everything" and task.window.emit == "changes")
     relation = task.relation

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.joining import RelationSpec
+from sardonyx.core.timing import length
 from sardonyx.state.base import Store
 from sardonyx.state.entry_keys import keys, ordered
 from sardonyx.state.groups import Mask, Numbers
-from sardonyx.state.kinds import length, less
+from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.packed import add, forget, opened
 from sardonyx.state.planned import Planned, late_rows

@@ -19,8 +19,9 @@ from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, Round, Saved, ShardLog
 from sardonyx.state.memory import key_list
-from sardonyx.state.messages import About, Mark, about, last_key
+from sardonyx.state.messages import About, Mark, Place, about, last_key
 from sardonyx.state.shape import refuse_other_shape, shape_of, unknown_store
+from sardonyx.state.undo import after
 
 _TOGETHER = 30_000
 """Rows that are applied at once: small commits cost as little as large ones."""
@@ -73,10 +74,34 @@ class Restore:
         """The last commit that is whole."""
         self._parts: list[tuple[About, pa.Table]] = []
         """Of the commit at hand."""
+        self._begun: list[bytes] = []
+        """Of an entry that is larger than a message: what has come of it."""
         self._waiting: dict[str, list[pa.Table]] = {}
         self._rows: Counter[int] = Counter()
         """By commit."""
         self._last_again: Round | None = None
+        self._undo: dict[int, dict[str, list[pa.Table]]] = {}
+        self._undo_seq: dict[int, int] = {}
+        """By time, the last commit that said something of it."""
+        self._follows = False
+
+    def follow(self, messages: Iterable[Logged]) -> None:
+        """Take messages of a log that goes on, also beyond the mark, and apply all commits that are whole. To finish, say for
+        which mark: :meth:`ends_at`. It raises what :meth:`read` raises, but not ``SX-STATE-AHEAD``.
+        """
+        self._follows = True
+        self.read(messages)
+        self.apply()
+
+    def ends_at(self, mark: Mark) -> bool:
+        """Of a log that was followed: it is read for this mark now, which is a later one than that before.
+
+        Returns:
+            False: more was read than the mark has, or it does not begin where the mark does. The log must be read again.
+        """
+        fits = not self._without_position and self._seq <= mark.seq and self._first <= mark.base
+        self._mark, self._follows = mark, False
+        return fits
 
     def read(self, messages: Iterable[Logged]) -> None:
         """Take messages of the log, in order. It may be called several times.
@@ -105,8 +130,7 @@ class Restore:
         """
         if not self.reached:
             raise self._torn(f"it ends after commit {self._seq}", None)
-        for name in list(self._waiting):
-            self._apply(name)
+        self.apply()
         again = self._last_again or self._known.round
         under_way = again is not None and again.place.low > self._mark.low
         return LogState(
@@ -114,6 +138,11 @@ class Restore:
             self._rows_after(self._mark.base),
             again._replace(rows=self._rows_after(again.place.base)) if again is not None and under_way else None,
         )
+
+    @property
+    def undo(self) -> dict[int, dict[str, pa.Table]]:
+        """What the log says of checkpoints: by their times, by store, the entries that differ (:mod:`sardonyx.state.undo`)."""
+        return {time: {name: _merged(tables) for name, tables in stores.items()} for time, stores in self._undo.items()}
 
     def _usable(self, data: bytes | None) -> Saved | None:
         """What a store keeps, if the log still holds all that came after it."""
@@ -138,17 +167,20 @@ class Restore:
                 f"{expected[0]:,} should",
                 message.offset,
             )
-        if said.seq > self._mark.seq:
+        if said.seq > self._mark.seq and not self._follows:
             raise self._ahead(message, said)
         self._parts.append((said, self._entries(message, said)))
         if said.number == said.of:
             self._whole()
 
     def _entries(self, message: Logged, said: About) -> pa.Table:
-        if said.kind == "undo":
+        if said.kind == "part":
+            self._begun.append(message.value)
             return pa.table({})
+        value = b"".join([*self._begun, message.value])
+        self._begun = []
         where = {**self._where, "offset": message.offset}
-        entries = block.decode([message.value])
+        entries = block.decode([value])
         if said.store not in self._stores:
             self._add(said.store, entries.schema, where)
         if said.shape != self._shapes[said.store]:
@@ -168,13 +200,33 @@ class Restore:
         for said, entries in self._parts:
             self._rows[self._seq] += entries.num_rows
             if said.kind == "again" and said.round is not None:
+                self._begin_round(said.round)
                 self._last_again = Round(said.round, 0, said.store, last_key(entries))
-            if said.kind != "undo" and self._seq > self._seq_of[said.store]:
+            if said.kind == "undo":
+                if said.at is not None:
+                    self._undo.setdefault(said.at, {}).setdefault(said.store, []).append(entries)
+                    self._undo_seq[said.at] = self._seq
+            elif said.kind != "part" and self._seq > self._seq_of[said.store]:
                 self._waiting.setdefault(said.store, []).append(entries)
         self._parts = []
         for name, tables in list(self._waiting.items()):
             if sum(table.num_rows for table in tables) >= _TOGETHER:
                 self._apply(name)
+
+    def _begin_round(self, place: Place) -> None:
+        """A round that follows another one: that one is through, so a later mark begins there at the earliest."""
+        before = self._last_again
+        if self._follows and before is not None and before.place != place:
+            for seq in [seq for seq in self._rows if seq <= before.place.base]:
+                del self._rows[seq]
+            # The commit that ended it said again what is pending.
+            for time in [time for time, seq in self._undo_seq.items() if seq <= before.place.base]:
+                del self._undo_seq[time], self._undo[time]
+
+    def apply(self) -> None:
+        """Apply what waits: commits that are whole."""
+        for name in list(self._waiting):
+            self._apply(name)
 
     def _apply(self, name: str) -> None:
         for changes in _newest(self._waiting.pop(name)):
@@ -226,6 +278,13 @@ def restored(restore: Restore, messages: Iterable[Logged], end: Callable[[], int
     """Read the whole log, and go on with it."""
     restore.read(messages)
     return ShardLog(end, restore.finish())
+
+
+def _merged(tables: list[pa.Table]) -> pa.Table:
+    found: pa.Table | None = None
+    for table in tables:
+        found = after(found, table)
+    return found
 
 
 def _newest(tables: list[pa.Table]) -> list[pa.Table]:

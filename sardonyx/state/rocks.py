@@ -71,6 +71,15 @@ class RocksStore:
     def __len__(self) -> int:
         return self._entries
 
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes, roughly: of what is pending, of what was read, and RocksDB's own.
+
+        Raises:
+            SetupError: the store cannot be used any more.
+        """
+        return self._folder.memory + self._pending.memory + self._read.memory
+
     def read(self, keys: pa.BinaryArray) -> tuple[pa.Int64Array, pa.Table]:
         places, entries = self._look_up(keys)
         there = np.flatnonzero(~entries.column(_REMOVED).to_numpy())

@@ -23,6 +23,10 @@ _NOTE = b"\2"
 meets a damaged block ends as if nothing came after it."""
 _BROKEN = "rebuild"
 """A file of this name in the folder: RocksDB has found it damaged."""
+_MEMORY = ("cur-size-all-mem-tables", "block-cache-usage", "estimate-table-readers-mem")
+"""What RocksDB says of its memory."""
+_OPEN = 8 << 20
+"""Bytes that an open folder counts at least. An empty one takes 0.3 MiB, but also six open files."""
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +64,12 @@ class RocksFolder:
     def saved(self) -> bytes | None:
         """See :meth:`sardonyx.state.log.ShardLog.saved`."""
         return self._note.saved
+
+    @property
+    def memory(self) -> int:
+        """Bytes that RocksDB takes for it: what waits to be written, what it has read, and the indexes of its files."""
+        with self._errors():
+            return max(_OPEN, sum(self._db.property_int_value(f"rocksdb.{name}") or 0 for name in _MEMORY))
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of these keys; None for one that is not there."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sardonyx.state.base import KEY
 from sardonyx.state.groups import numpy, one
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import together
+from sardonyx.state.planned import together, undictionaried
 from sardonyx.state.row_bytes import RowBytes
 
 _HEAD = 2
@@ -42,7 +42,7 @@ class RowPack:
         Raises:
             InputError: ``SX-STATE-TYPE``, a column's type cannot be kept.
         """
-        rows = _plain(rows)
+        rows = undictionaried(rows)
         head = struct.pack(">H", self._number(rows.schema))
         return pa.array([head + value for value in RowBytes(rows.schema).encode(rows)], pa.binary())
 
@@ -71,7 +71,7 @@ class RowPack:
     def know(self, rows: pa.Table) -> None:
         """Keep the columns of these rows: results have them from now on."""
         if rows.num_columns:
-            self._number(_plain(rows).schema)
+            self._number(undictionaried(rows).schema)
 
     def nothing(self) -> pa.Table:
         """A table without rows, with all columns that rows have had so far."""
@@ -111,8 +111,3 @@ SCHEMA = pa.schema(
     ]
 )
 """The columns of the entries of joins, lookups, distinct and latest rows."""
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Rows without dictionaries, in one piece."""
-    return pa.table([one(column) for column in rows.columns], names=rows.column_names)

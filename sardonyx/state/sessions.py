@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from sardonyx.core.clocks import END
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ENDS, LATE, NEW, PANE, ROWS, START
 from sardonyx.state.combine import keys_of
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import canonical_of, indexed, keys, ordered, starts_of
 from sardonyx.state.groups import Groups, Mask, Numbers, listed, numpy, one, unlisted
-from sardonyx.state.kinds import length, less
+from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, late_rows
 

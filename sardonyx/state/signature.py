@@ -14,14 +14,14 @@ from sardonyx.core.errors import FunctionError
 from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.text import listed
 from sardonyx.runtime import functions as fns
-from sardonyx.state import handles
 from sardonyx.state.codec import Codec, shape_of, type_text, unhashed, unstorable
-from sardonyx.state.handles import Cells, Handle, Key, ListState, MapState, State, Timer, Timers
+from sardonyx.state.handles import Cells, Handle, Key, ListState, MapState, State
+from sardonyx.state.timers import Timer, Timers
 
 Kind = Literal["value", "list", "map"]
 _KINDS: dict[type[Handle], Kind] = {State: "value", ListState: "list", MapState: "map"}
 _MAKES: dict[Kind, type[Handle]] = {kind: handle for handle, kind in _KINDS.items()}
-_NAMES = {name: getattr(handles, name) for name in ("State", "ListState", "MapState", "Timers", "Timer", "Key")}
+_NAMES = {known.__name__: known for known in (State, ListState, MapState, Timers, Timer, Key)}
 """Our own names in annotations, which a module may import for type checking only."""
 TABLE = "table"
 """The name under which the state of a function of tables goes."""

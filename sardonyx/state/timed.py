@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import LATE, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import KEPT, keys, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
-from sardonyx.state.kinds import length, less, windows_of
+from sardonyx.state.kinds import less, windows_of
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, late_rows
 

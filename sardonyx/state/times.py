@@ -5,6 +5,8 @@ Times are int64 microseconds since 1970 (UTC); on an ordinal time, numbers of ro
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,11 +16,13 @@ import pyarrow.types as kinds
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.timing import TimeSpec
+from sardonyx.core.units import seconds
 
 Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_SECOND = 1_000_000
+_PER_UNIT = {"s": _SECOND, "ms": 1_000, "us": 1}
 _LIMIT = 2**62
 """Times at or beyond this are no times of this world (the year 148,000), and sums with them could overflow."""
 
@@ -47,15 +51,24 @@ def late(times: Times, in_force: Times, grace: int = 0) -> Mask:
     return times < np.where(in_force < NEVER + grace, NEVER, in_force - grace)
 
 
-def times_of(column: pa.ChunkedArray | pa.Array, unit: str | None = None) -> tuple[Times, Mask]:
+def microseconds(duration: str) -> int:
+    """A duration as the clocks count it."""
+    return round(seconds(duration) * _SECOND)
+
+
+def times_of(
+    column: pa.ChunkedArray | pa.Array, unit: str | None = None, *, ordinal: bool = False, what: str = "a column"
+) -> tuple[Times, Mask]:
     """The times in a column, and which rows have none: null, or outside of what 64 bits of microseconds hold.
 
     Args:
         column: timestamps (those without a zone count as UTC), dates, or integers.
-        unit: what integers count since 1970: s, ms, us, ns. None: a column of integers holds ordinals, and is taken as it is.
+        unit: what integers count since 1970: s, ms, us, ns.
+        ordinal: whether integers are numbers of rows, and are taken as they are.
+        what: the column, for errors.
 
     Raises:
-        FunctionError: ``SX-TIME-TYPE``: values of this type are no times.
+        FunctionError: ``SX-TIME-TYPE``: values of this type are no times, or are integers and it is not known what they count.
     """
     kind = column.type
     if kinds.is_null(kind):
@@ -65,11 +78,18 @@ def times_of(column: pa.ChunkedArray | pa.Array, unit: str | None = None) -> tup
     elif kinds.is_date(kind):
         numbers, unit = column.cast(pa.timestamp("s")).cast(pa.int64()), "s"
     elif kinds.is_integer(kind):
+        if unit is None and not ordinal:
+            raise FunctionError(
+                "SX-TIME-TYPE",
+                f"{what} holds whole numbers ({kind}), and it is not known what they count",
+                cause="a time is a timestamp, a date, or an integer with `unit=`",
+                fix='give `unit=`, such as "ms", in `event_time(...)` of the input; or make a timestamp of the column before',
+            )
         numbers = column.cast(pa.int64(), safe=False) if not kinds.is_uint64(kind) else _unsigned(column)
     else:
         raise FunctionError(
             "SX-TIME-TYPE",
-            f"values of type {kind} are no times",
+            f"{what} holds values of type {kind}, which are no times",
             cause="a time is a timestamp, a date, or an integer with `unit=`",
             fix='declare the column as a timestamp in the schema, or make one of it before; of integers say `unit="ms"`',
         )
@@ -112,7 +132,57 @@ def column_of(table: pa.Table, name: str, whose: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
-def bad_time(spec: TimeSpec, value: object, ahead: bool = False) -> Failure:
+class Judged(NamedTuple):
+    """The times of the rows that an input has read."""
+
+    times: Times
+    bad: dict[int, Failure]
+    """By the number of a row: why it has no time, or not one that it may have."""
+
+    @property
+    def good(self) -> Mask:
+        """Which of the rows are not bad."""
+        mask = np.ones(len(self.times), np.bool_)
+        mask[list(self.bad)] = False
+        return mask
+
+
+def judged(rows: pa.Table, spec: TimeSpec, now: float, whose: str) -> Judged:
+    """Read the times of rows, and find the bad ones: null, out of bounds, or too far ahead.
+
+    Args:
+        rows: as an input has read them, with the column that it adds, if it adds one.
+        spec: of the input.
+        now: seconds since 1970, by the machine that reads.
+        whose: what the rows are of, for errors: "topic hits".
+
+    Raises:
+        FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows do not have the column, or it holds no times.
+    """
+    column = column_of(rows, spec.column, whose)
+    what = f"column {spec.column!r} of {whose}"
+    times, missing = times_of(column, spec.unit, ordinal=spec.kind == "ordinal", what=what)
+    ahead = np.zeros(len(times), np.bool_)
+    if spec.most_ahead is not None and spec.kind != "ordinal":
+        ahead = times > int(now * _SECOND) + microseconds(spec.most_ahead)
+    wrong = np.flatnonzero(missing | ahead).tolist()
+    return Judged(times, {i: _bad_time(spec, _value(column[i]), not missing[i]) for i in wrong})
+
+
+def shown(rows: pa.Table, index: int) -> str:
+    """A row as a text for errors."""
+    return repr({name: _value(rows.column(name)[index]) for name in rows.column_names})
+
+
+def _value(scalar: Any) -> object:
+    """A value for an error; the number of a moment that Python has no date for."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return getattr(scalar, "value", str(scalar.type))
+
+
+def _bad_time(spec: TimeSpec, value: object, ahead: bool) -> Failure:
     """What is wrong with the time of a record.
 
     Args:
@@ -135,4 +205,16 @@ def bad_time(spec: TimeSpec, value: object, ahead: bool = False) -> Failure:
     )
 
 
-__all__ = ["END", "Mask", "Times", "bad_time", "column_of", "in_force", "late", "times_of"]
+__all__ = [
+    "END",
+    "Judged",
+    "Mask",
+    "Times",
+    "column_of",
+    "in_force",
+    "judged",
+    "late",
+    "microseconds",
+    "shown",
+    "times_of",
+]

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import END
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import LATE, ROWS
 from sardonyx.state.entry_keys import MARK, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
-from sardonyx.state.kinds import length, less, ordinal, windows_of
+from sardonyx.state.kinds import less, ordinal, windows_of
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, together
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""
+_LARGEST = 500_000
+"""Bytes of an entry: it must fit into a message of the state log."""
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), (IPC, pa.large_binary()), (ROWS, pa.int64())])
 
 
@@ -27,8 +29,8 @@ class WindowRows:
     order of the log within each window, with ``window_start`` and ``window_end``.
 
     Windows close whole: a plan that has given ``limit`` rows closes no further one. There is an entry for each window
-    and plan that had rows for it. Its key has the start of the window and the number of the plan, which the shard's
-    one other entry counts.
+    and plan that had rows for it, or several if they are large. The key of an entry has the start of its window and a
+    number, which rises. The shard's one other entry has the last number.
     """
 
     def __init__(
@@ -77,10 +79,13 @@ class WindowRows:
     def _add(self, state: Overlay, rows: pa.Table, starts: Numbers) -> None:
         mark = state.scan(MARK, None, 1)
         number = int(numpy(one(mark[ROWS]))[0]) + 1 if mark.num_rows else 0
-        windows = np.unique(starts)
-        chunks = [rows.filter(pa.array(starts == start)) for start in windows.tolist()]
-        entry_keys = [ordered(start) + ordered(number) for start in windows.tolist()]
-        columns = [[*entry_keys, MARK], [*map(_stream, chunks), None], [*(chunk.num_rows for chunk in chunks), number]]
+        entries: list[tuple[bytes, bytes | None, int]] = []
+        last = number
+        for start in np.unique(starts).tolist():
+            for place, (data, count) in enumerate(_streams(rows.filter(pa.array(starts == start))), number):
+                entries.append((ordered(start) + ordered(place), data, count))
+                last = max(last, place)
+        columns = [list(column) for column in zip(*entries, (MARK, None, last), strict=True)]
         state.put(pa.table(columns, schema=SCHEMA))
 
     def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[pa.Table, bool]:
@@ -106,6 +111,16 @@ class WindowRows:
         nothing = np.zeros(0, np.int64)
         empty = bounds_columns(pa.table({}), nothing, nothing, ordinal=self._ordinal, boundless=self._boundless)
         return together(parts) if parts else empty, more
+
+
+def _streams(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
+    """The rows as streams, each with its number of rows. A stream is larger than :data:`_LARGEST` only if one row is."""
+    data, half = _stream(rows), rows.num_rows // 2
+    if len(data) <= _LARGEST or not half:
+        yield data, rows.num_rows
+        return
+    yield from _streams(rows.slice(0, half))
+    yield from _streams(rows.slice(half))
 
 
 def _stream(rows: pa.Table) -> bytes:

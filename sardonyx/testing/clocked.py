@@ -98,7 +98,8 @@ class ClockedRun(JobResult):
                 where={"job": self._spec.name, "task": source},
             )
         value = datetime.fromisoformat(time) if isinstance(time, str) else time
-        times, _ = times_of(pa.array([_in_utc(value) if isinstance(value, datetime) else value]), spec.unit)
+        column = pa.array([_in_utc(value) if isinstance(value, datetime) else value])
+        times, _ = times_of(column, spec.unit, ordinal=spec.kind == "ordinal")
         self._engine.reach(source, int(times[0]))
         self._settle()
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -30,10 +30,16 @@ _REGISTER = 90.0
 
 
 class Addresses(NamedTuple):
-    """Where ZooKeeper and Kafka serve: ``host:port``."""
+    """Where ZooKeeper and Kafka serve, ``host:port``, and how one logs in."""
 
     zookeeper: str
     kafka: str
+    login: Mapping[str, Any] = {}
+    """Settings by dotted key; empty if they ask for no login."""
+
+    def __repr__(self) -> str:
+        """Without the password, because pytest shows the arguments of a test that fails."""
+        return f"Addresses(zookeeper={self.zookeeper!r}, kafka={self.kafka!r})"
 
 
 class Cluster(contextlib.ExitStack):
@@ -44,14 +50,14 @@ class Cluster(contextlib.ExitStack):
             view = cluster.run(job)
 
     Args:
-        services: where ZooKeeper and Kafka are.
+        services: where ZooKeeper and Kafka are, and how one logs in.
         folder: where the daemons' logs and temporary files go.
         settings: more settings for all of them, by name: ``{"peer.session_timeout": "5 s"}``.
     """
 
     def __init__(self, services: Addresses, folder: Path, settings: dict[str, Any] | None = None) -> None:
         super().__init__()
-        given = {"deployment": f"test-{uuid.uuid4().hex[:10]}", **(settings or {})}
+        given = {"deployment": f"test-{uuid.uuid4().hex[:10]}", **services.login, **(settings or {})}
         addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
         self.services = services
         self.settings = load_settings(**{**given, **addresses})

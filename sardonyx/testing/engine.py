@@ -7,9 +7,10 @@ peer that crashes leaves what is written. The next one begins with that, and wit
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
@@ -19,20 +20,21 @@ from peer.batch_commit import BatchCommit
 from peer.batch_result import Result
 from peer.preparation import assemble
 from peer.prepared_task import PreparedTask
-from peer.row_times import microseconds
 from peer.sinks import sentinel_message
 from peer.step_timer import StepTimer
 from peer.timekeeper import Timekeeper
 from queues.messages import ROWS_HEADER, Outgoing, Records, numbered
 from sardonyx.connectors.base import Split
 from sardonyx.core.chains import WriterChains
+from sardonyx.core.cycles import inner_links, standing
 from sardonyx.core.errors import JobFailed, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.graph import Cycle, Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.state.times import microseconds
 from sardonyx.testing.memory import MemoryReader, SetTime, StateLog, Topics
 from sardonyx.testing.result import TaskResult, no_task
 from sardonyx.testing.rows import GivenRows, Rows, messages_of, table_of
@@ -109,6 +111,13 @@ class TaskRun:
     def positions(self) -> dict[Partition, Position]:
         """What is committed, as the broker would say it."""
         return {place: Position.read(*held) for place, held in self._committed.items()}
+
+    def answer(self) -> dict[Partition, Position | None]:
+        """The same for all partitions that the task reads."""
+        sizes = {link.topic: self._engine.facts[link.name].partitions for link in self.stage.ingress}
+        positions = self.positions
+        places = [Partition(topic, number) for topic, count in sizes.items() for number in range(count)]
+        return {place: positions.get(place) for place in places}
 
     def open(self) -> None:
         """Another peer takes the task, and knows only what is written."""
@@ -310,7 +319,7 @@ class Engine:
         )
 
     def elect(self, link: str, uuid: str) -> str:
-        """The sentinel that counts: the first one that anybody has seen."""
+        """The sentinel that counts: the first one that a reader has seen."""
         return self._leaders.setdefault(link, uuid)
 
     def settle(self) -> None:
@@ -324,13 +333,33 @@ class Engine:
         while moved:
             moved = False
             for task in self.tasks.values():
-                try:
+                with self._failing(task.stage.name):
                     moved |= task.go_on()
-                except SetupError:
-                    raise
-                except SardonyxError as error:
-                    where = {"job": self.spec.name, "task": task.stage.name}
-                    raise JobFailed.from_failure(failure_of(error, where=where)) from error
+            if not moved:
+                moved = any(self._end_loop(cycle) for cycle in self.graph.cycles)
+
+    def _end_loop(self, cycle: Cycle) -> bool:
+        """Write the sentinels of a loop's feedback links, if it is proven that it has ended. Whether that was so."""
+        links = [link for link in inner_links(self.graph, cycle) if link.feedback and link.name not in self._leaders]
+        answers = {name: self.tasks[name].answer() for name in cycle.stages}
+        if not links or not standing(self.graph, cycle, self.facts, answers).quiescent:
+            return False
+        sentinel = str(uuid.uuid4())
+        for link in links:
+            for number in range(self.facts[link.name].partitions):
+                self.topics.write(sentinel_message(link, number, sentinel, PEER))
+        return True
+
+    @contextlib.contextmanager
+    def _failing(self, task: str) -> Iterator[None]:
+        """An error of a task fails the job."""
+        try:
+            yield
+        except SetupError:
+            raise
+        except SardonyxError as error:
+            where = {"job": self.spec.name, "task": task}
+            raise JobFailed.from_failure(failure_of(error, where=where)) from error
 
     def close(self) -> None:
         """Let all peers go."""
@@ -390,10 +419,11 @@ class Engine:
         (link,) = links
         if source not in self.given:
             run = self.tasks[source]
-            if not run.begun:
-                run.open()
-            assert run.work.source is not None  # noqa: S101 (for the type checker: splits have a source)
-            self._write_splits(link, run.work.source.splits())
+            with self._failing(source):
+                if not run.begun:
+                    run.open()
+                assert run.work.source is not None  # noqa: S101 (for the type checker: splits have a source)
+                self._write_splits(link, run.work.source.splits())
         sentinel = str(uuid.uuid4())
         for number in range(self.facts[link.name].partitions):
             self.topics.write(sentinel_message(link, number, sentinel, PEER))

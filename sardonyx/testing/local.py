@@ -140,7 +140,7 @@ def _in_process(spec: JobSpec, batch_size: int | None, partitions: int | None) -
             changed |= {"connector": "blackhole", "options": {}}
         elif task.type == "output":
             changed["options"] = {**task.options, "topic": f"{task.options['topic']} ({task.name})"}
-        for state in ("window", "keyed", "relation"):
+        for state in ("window", "keyed", "relation", "graph", "iterate"):
             declared = getattr(task, state)
             if declared is not None and declared.store != "memory":
                 changed[state] = msgspec.structs.replace(declared, store="memory")

@@ -114,6 +114,10 @@ class Topics:
         """The offset after the last message."""
         return len(self._logs.get(place, ()))
 
+    def places(self) -> list[Partition]:
+        """The partitions that hold anything."""
+        return sorted(self._logs)
+
     def all_of(self, topic: str) -> list[Stored]:
         """All messages of a topic, by partition."""
         return [message for place in sorted(self._logs) if place.topic == topic for message in self._logs[place]]

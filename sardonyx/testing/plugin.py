@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,11 +48,18 @@ def sardonyx_clocked() -> Iterator[Callable[..., ClockedRun]]:
 
 @pytest.fixture(scope="session")
 def sardonyx_services() -> Iterator[Addresses]:
-    """Real ZooKeeper and Kafka for the whole session: embedded ones.
+    """Real ZooKeeper and Kafka for the whole session: embedded ones, which let only the user in who runs the tests.
 
     ``SARDONYX_TEST_ZOOKEEPER`` and ``SARDONYX_TEST_KAFKA`` name others to use; both or neither. ``SARDONYX_TEST_CLUSTER=3``
     starts three servers of each kind.
     """
+    with services() as found:
+        yield found
+
+
+@contextmanager
+def services(*, private: bool = True) -> Iterator[Addresses]:
+    """What :func:`sardonyx_services` gives. Without ``private`` the services that it starts let every user of the machine in."""
     from sardonyx.dev.services import embedded_services
     from sardonyx.testing.cluster import Addresses
 
@@ -62,8 +69,8 @@ def sardonyx_services() -> Iterator[Addresses]:
         return
     if zookeeper or kafka:
         pytest.fail(f"set both {ZOOKEEPER} and {KAFKA}, or none", pytrace=False)
-    with embedded_services(servers=int(os.environ.get(SERVERS) or 1)) as started:
-        yield Addresses(started.zookeeper, started.kafka)
+    with embedded_services(servers=int(os.environ.get(SERVERS) or 1), private=private) as started:
+        yield Addresses(started.zookeeper, started.kafka, started.login)
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ class DeadLetter(NamedTuple):
         letter = dead_letters.told(Stored(place, 0, message.key, message.value, message.headers))
         assert letter is not None  # noqa: S101 (for the type checker: a task writes no others)
         record: Row | bytes | None = message.value
-        if letter.kind == "row" and message.value is not None:
+        if letter.kind in ("row", "made") and message.value is not None:
             (record,) = to_records(dead_letters.row_of(message.value))
         return cls(record, letter.error, letter.failure, letter.attempts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -32,8 +33,8 @@ class GivenRows:
         self._rows = rows
 
     def splits(self) -> Iterator[Split]:
-        """The rows in order; each split holds as many as a batch takes."""
-        for piece in block.encode(self._table, max_rows=self._rows):
+        """The rows in order; each split holds as many as a batch takes. A row may be of any size, as in a file."""
+        for piece in block.encode(self._table, max_bytes=sys.maxsize, max_rows=self._rows):
             yield Split({"block": base64.b64encode(piece.value).decode()}, piece.rows)
 
     def read(self, data: dict[str, Any]) -> pa.Table:

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import re
 import selectors
+import ssl
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import EXCEPTIONS, KazooException
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    ConnectionDropped,
+    KazooException,
+    SASLException,
+    SessionClosedRequireSaslError,
+)
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.handlers.utils import selector_select
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, MultiHeader, SetData
 from kazoo.protocol.serialization import Transaction as KazooTransaction
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from sardonyx.zookeeper.multiread import MultiRead
+from sardonyx.zookeeper.node_acls import NodeAcls
 
 _HEADER = struct.Struct("!iBi")  # type, whether this was the last one, error
 _INT = struct.Struct("!i")
@@ -48,16 +57,47 @@ class _Poll:
     DefaultSelector = selectors.PollSelector
 
 
+class _Result(AsyncResult):  # type: ignore[misc]
+    """An answer. An error knows what was asked, because kazoo's errors do not say."""
+
+    asked: Any = None
+    """The request."""
+
+    def set_exception(self, exception: BaseException) -> None:
+        if self.asked is not None:
+            exception.asked = self.asked  # type: ignore[attr-defined]
+        super().set_exception(exception)
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    def select(self, *args: Any, **kwargs: Any) -> Any:
-        return selector_select(*args, **kwargs, selectors_module=_Poll)
+    def async_result(self) -> _Result:
+        return _Result(self)
+
+    def select(self, readable: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """As kazoo's. Over TLS, one record may hold several answers: when the first one is read, the others are here already, and
+        no more bytes come that would wake us.
+        """
+        here = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if here:
+            return here, [], []
+        return selector_select(readable, *args, **kwargs, selectors_module=_Poll)
 
 
 class BulkClient(KazooClient):  # type: ignore[misc]
     """kazoo's client with :class:`MultiRead`, and :class:`Transaction` in place of its own transactions."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, acls: NodeAcls | None = None, **settings: Any) -> None:
         super().__init__(handler=_Handler(), **settings)
+        self._acls = acls
+        self._encoded: dict[int, bytes] = {}
+        """By the identity of a list of entries, which :class:`NodeAcls` keeps."""
+        self._hears: Callable[[float], None] = lambda _: None
+        self.login_refused: Exception | None = None
+        """Why ZooKeeper, or the SASL library, did not take our credentials. The client does not try again."""
+        self.not_connected = ""
+        """Why the last attempt to connect failed."""
+        connect = self._connection._connect  # noqa: SLF001
+        self._connection._connect = lambda *args: self._log_in(connect, args)  # noqa: SLF001
 
     def get_many_async(self, paths: Sequence[str], *, names: bool = False) -> IAsyncResult:
         """The data of these nodes, or the names of their children, in the same order:
@@ -68,21 +108,61 @@ class BulkClient(KazooClient):  # type: ignore[misc]
         """
         return self._send(MultiRead([self.chroot + path for path in paths], names=names))
 
+    def create_async(
+        self, path: str, value: bytes = b"", acl: Sequence[ACL] | None = None, **options: Any
+    ) -> IAsyncResult:
+        """As kazoo's, with the rights that the node's path gives to each role, if roles are set."""
+        return super().create_async(path, value, acl or self.acl_of(path), **options)
+
+    def acl_of(self, path: str) -> Sequence[ACL] | None:
+        """The rights of a new node; None: the default of this client."""
+        return self._acls.of(path) if self._acls is not None else self.default_acl
+
+    def encoded_acl(self, path: str) -> bytes:
+        """The same, as a request holds it; without any rights of its own everybody may do everything."""
+        entries = self.acl_of(path) or OPEN_ACL_UNSAFE
+        found = self._encoded.get(id(entries))
+        if found is None:
+            parts = [_INT.pack(len(entries))]
+            for entry in entries:
+                parts.append(_INT.pack(entry.perms))
+                parts += [_INT.pack(len(word)) + word for word in (entry.id.scheme.encode(), entry.id.id.encode())]
+            found = self._encoded[id(entries)] = b"".join(parts)
+        return found
+
     def transaction(self) -> Transaction:
         """An empty transaction."""
         return Transaction(self)
 
     def tell_timeout(self, hears: Callable[[float], None]) -> None:
         """At each connection call ``hears`` with the session timeout that the server grants, in seconds."""
-        connection = self._connection
-        connect = connection._connect  # noqa: SLF001
+        self._hears = hears
 
-        def telling(*args: Any) -> Any:
-            read_timeout, connect_timeout = connect(*args)
-            hears(read_timeout * 1.5 / 1000)  # kazoo's read timeout is 2/3 of it
-            return read_timeout, connect_timeout
+    def _log_in(self, connect: Callable[..., tuple[float, float]], place: tuple[Any, ...]) -> tuple[float, float]:
+        """Connect and log in. On kazoo's own thread.
 
-        connection._connect = telling  # noqa: SLF001
+        After a login that failed kazoo 2.11 may end this thread without a word (python-zk/kazoo pull request 810), or take a
+        connection that broke for a refusal. So both are told apart here.
+        """
+        try:
+            read_timeout, connect_timeout = connect(*place)
+        except (SessionClosedRequireSaslError, SASLException) as error:
+            self.login_refused = error
+            raise AuthFailedError(repr(error)) from error
+        except AuthFailedError as error:
+            if isinstance(error.__cause__, ConnectionDropped):
+                raise ConnectionDropped("the connection broke during the login") from error
+            self.login_refused = error
+            raise
+        except Exception as error:
+            self.not_connected = str(error)
+            raise
+        self._hears(read_timeout * 1.5 / 1000)  # kazoo's read timeout is 2/3 of it
+        return read_timeout, connect_timeout
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        async_object.asked = request
+        return super()._call(request, async_object)
 
     def _send(self, request: MultiRead | Transaction) -> IAsyncResult:
         result = self.handler.async_result()
@@ -103,12 +183,11 @@ class Transaction:
         self._client = client
         self._chroot: str = client.chroot
         self._parts: list[bytes] = []
-        self._acl = b""
 
     def create(self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> None:
         """Create a node: ephemeral, or with a number appended to its name."""
         flags = _EPHEMERAL * ephemeral | _SEQUENCE * sequence
-        acl = self._acl or self._encoded_acl()
+        acl = self._client.encoded_acl(path)
         self._parts += (_CREATE, *self._path(path), _INT.pack(len(value)), value, acl, _INT.pack(flags))
 
     def delete(self, path: str) -> None:
@@ -168,16 +247,6 @@ class Transaction:
     def _path(self, path: str) -> tuple[bytes, bytes]:
         encoded = (self._chroot + path).encode()
         return _INT.pack(len(encoded)), encoded
-
-    def _encoded_acl(self) -> bytes:
-        """The access rights of created nodes: the client's default, or everybody's."""
-        entries = self._client.default_acl or OPEN_ACL_UNSAFE
-        parts = [_INT.pack(len(entries))]
-        for entry in entries:
-            parts.append(_INT.pack(entry.perms))
-            parts += [_INT.pack(len(word)) + word for word in (entry.id.scheme.encode(), entry.id.id.encode())]
-        self._acl = b"".join(parts)
-        return self._acl
 
     def __repr__(self) -> str:
         return f"Transaction({self.size:,} bytes)"

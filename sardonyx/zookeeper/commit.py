@@ -20,11 +20,20 @@ from kazoo.exceptions import (
 )
 
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import Create, Delete, Set
 from sardonyx.zookeeper import errors
 from sardonyx.zookeeper.connection import LOST_REPLY, Connection
 from sardonyx.zookeeper.transactions import HARD_LIMIT, Append, Check, Operation, SetIf
+
+_VERBS = {
+    "Create": "create",
+    "Append": "create",
+    "Set": "write",
+    "SetIf": "write",
+    "Delete": "delete",
+    "Check": "look at",
+}
 
 
 def begin(zk: Connection, operations: Iterable[Operation], *, epoch_version: int | None = None) -> Callable[[], None]:
@@ -87,7 +96,8 @@ def _inspect(zk: Connection, operations: list[Operation], results: list[Any], *,
         raise InternalError("SX-INTERNAL-TRANSACTION", f"ZooKeeper answered a transaction with {results!r}")
     at, reason = told[0]
     if isinstance(reason, NoAuthError):
-        raise zk.translated(reason) from reason
+        kind = type(operations[at]).__name__
+        raise zk.denied(_VERBS.get(kind, kind), operations[at].path) from reason
     if fenced and at == 0 and isinstance(reason, (BadVersionError, NoNodeError)):
         raise errors.deposed()
     raise errors.TransactionFailed(operations[at], reason)

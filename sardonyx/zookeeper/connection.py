@@ -29,12 +29,13 @@ from kazoo.protocol.states import KazooState
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.runtime.clock import REAL, Runtime
+from sardonyx.runtime.daemon_metrics import REQUEST_SECONDS, SESSIONS_LOST
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper import errors
 from sardonyx.zookeeper.bulk import BulkClient
 
 LOST_REPLY = (ConnectionLoss, OperationTimeoutError, KazooTimeoutError)
-"""Errors after which nobody knows whether the server carried the call out."""
+"""Errors after which the client does not know whether the server carried the call out."""
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class Connection:
         """Users of this session take time and threads from here."""
         self.root = node_paths.root(settings.deployment)
         self.hosts = str(settings.zookeeper.hosts)
+        self._zookeeper = settings.zookeeper
         self.patience = max(settings.zookeeper.connect_timeout, settings.zookeeper.session_timeout)
         """Seconds that a call waits for ZooKeeper before it raises."""
         self.session_timeout = settings.zookeeper.session_timeout
@@ -66,12 +68,14 @@ class Connection:
         self._survive_expiry = survive_expiry
         self._connected = runtime.signal()
         self._lost = False
+        self._closing = False
         self.many_at_once = hasattr(client, "get_many_async")
         """Whether the server takes requests for many nodes."""
         client.add_listener(self._on_state)
 
     def close(self) -> None:
         """End the session. Its ephemeral nodes vanish at once, or after the session timeout if ZooKeeper is away."""
+        self._closing = True
         try:
             self.client.stop()
             self.client.close()
@@ -137,6 +141,7 @@ class Connection:
                 raise self.translated(error) from error
             else:
                 self.answered(sent)
+                REQUEST_SECONDS.observe(self.runtime.now() - sent)
                 return answer
             first = None
 
@@ -144,6 +149,8 @@ class Connection:
         self.last_answer = max(self.last_answer, sent)
 
     def require_alive(self) -> None:
+        if self.client.login_refused is not None:
+            raise errors.login_denied(self._zookeeper, self.client.login_refused)
         if self._lost and not self._survive_expiry:
             raise self._session_lost()
 
@@ -152,7 +159,14 @@ class Connection:
 
     def translated(self, error: Exception) -> SardonyxError:
         """A kazoo error as one of ours."""
-        return errors.refused(error, self.hosts, self.root, self.session_timeout)
+        asked = getattr(error, "asked", None)
+        path = "" if asked is None or not hasattr(asked, "path") else self.client.unchroot(asked.path)
+        operation = type(asked).__name__
+        return errors.refused(error, self._zookeeper, self.root, self.session_timeout, operation, path)
+
+    def denied(self, operation: str, path: str) -> SardonyxError:
+        """The error for what an ACL does not allow; the path is relative to the root."""
+        return errors.denied(self._zookeeper, self.root, operation, self.root + path)
 
     def _on_state(self, state: str) -> None:
         """Runs on the connection's own thread and must not block."""
@@ -162,6 +176,10 @@ class Connection:
         self._connected.clear()
         if state == KazooState.LOST:
             self._lost = True
+            if not self._closing:
+                SESSIONS_LOST.add()
+            if self.client.login_refused is not None:  # the thread that connects need not wait any longer
+                self._connected.set()
 
     def _negotiated(self, timeout: float) -> None:
         self.session_timeout = timeout

@@ -6,15 +6,19 @@ again (``ZooKeeperAway``), or read the nodes again (``TransactionFailed``, ``Par
 
 from __future__ import annotations
 
-from kazoo.exceptions import AuthFailedError, NoAuthError, SessionExpiredError
+from kazoo.exceptions import AuthFailedError, NoAuthError, SessionClosedRequireSaslError, SessionExpiredError
 
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.runtime.addresses import why_unreachable
 from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.settings_sections import ZookeeperSettings
+
+LOGIN_REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
+"""kazoo's errors that say: ZooKeeper refuses everything to a client with these credentials, or without any."""
 
 
 class NotConnected(SetupError):
-    """No session within the time allowed. Nobody has asked the network yet why, see :func:`unreachable`."""
+    """No session within the time allowed. Why is not known yet: :func:`unreachable` asks the network."""
 
     def __init__(self, hosts: str, waited: float) -> None:
         self.waited = waited
@@ -42,8 +46,8 @@ class TransactionFailed(InternalError):
         super().__init__(
             "SX-INTERNAL-TRANSACTION",
             f"ZooKeeper refused a transaction: {type(operation).__name__} {path}: {type(reason).__name__}",
-            cause="the nodes are not as the coordinator left them: somebody else writes to them, or this is a bug",
-            fix="report it with the coordinator's log, unless somebody edited the nodes by hand",
+            cause="the nodes are not as the coordinator left them: another program writes to them, or this is a bug",
+            fix="report it with the coordinator's log, unless a user edited the nodes by hand",
             where={"path": path},
         )
 
@@ -113,6 +117,8 @@ def unreachable(settings: Settings, waited: float, cause: str = "") -> SetupErro
     fix = why.fix
     if why.reason == "silent":
         fix += " zookeeper.connect_timeout sets the time allowed."
+        if "certificate" in cause.lower():
+            fix = "Check that zookeeper.auth.ca signed the server's certificate, and that it names the host of zookeeper.hosts."
     return SetupError(
         "SX-ZOOKEEPER-UNREACHABLE",
         why.message,
@@ -151,21 +157,70 @@ def no_chroot(chroot: str, hosts: str) -> SetupError:
     )
 
 
-def refused(error: Exception, hosts: str, root: str, timeout: float) -> SardonyxError:
-    """A kazoo error as one of ours."""
+def no_sasl() -> SetupError:
+    """``zookeeper.auth.sasl`` is set, and kazoo lacks the library for it."""
+    return SetupError(
+        "SX-ZOOKEEPER-SASL",
+        "zookeeper.auth.sasl is set, but the library for SASL is not installed on this machine.",
+        cause="kazoo logs in by pure-sasl, which does not come with it",
+        fix="run `pip install 'sardonyx[sasl]'` wherever coordinators, peers and clients run",
+    )
+
+
+def login_denied(settings: ZookeeperSettings, reason: Exception) -> SetupError:
+    """ZooKeeper does not accept the credentials, or asks for some."""
+    who = settings.auth.principal
+    return SetupError(
+        "SX-ZOOKEEPER-DENIED",
+        f"ZooKeeper at {settings.hosts} does not let {who} log in.",
+        cause=f"{type(reason).__name__} {reason}".rstrip(),
+        fix="Check zookeeper.auth against the users that ZooKeeper knows; its own log names the reason.",
+        where={"zookeeper": settings.hosts, "principal": who, "operation": "log in"},
+    )
+
+
+def denied(settings: ZookeeperSettings, root: str, operation: str, path: str) -> SetupError:
+    """An ACL does not allow it."""
+    who = settings.auth.principal
+    return SetupError(
+        "SX-ZOOKEEPER-DENIED",
+        f"ZooKeeper at {settings.hosts} does not let {who} {operation} {path or root}.",
+        cause="The node's ACL does not give this right. It may come from other credentials, which created the deployment.",
+        fix="Set zookeeper.auth as the deployment wants it, give the right to this user (docs/security.md), or choose another "
+        "deployment.",
+        where={"zookeeper": settings.hosts, "principal": who, "operation": operation, "path": path, "root": root},
+    )
+
+
+_OPERATIONS = {
+    "Create": "create",
+    "Delete": "delete",
+    "SetData": "write",
+    "GetData": "read",
+    "GetChildren": "list the children of",
+    "GetChildren2": "list the children of",
+    "Exists": "look for",
+    "GetACL": "read the ACL of",
+    "SetACL": "set the ACL of",
+    "Sync": "synchronise",
+    "MultiRead": "read",
+}
+"""What kazoo's requests do."""
+
+
+def refused(
+    error: Exception, settings: ZookeeperSettings, root: str, timeout: float, request: str, path: str
+) -> SardonyxError:
+    """A kazoo error as one of ours. ``request``: the name of kazoo's request that failed, and its ``path``."""
     if isinstance(error, SessionExpiredError):  # also after we closed the connection
-        return session_lost(hosts, timeout)
-    if isinstance(error, (NoAuthError, AuthFailedError)):
-        return SetupError(
-            "SX-ZOOKEEPER-DENIED",
-            f"ZooKeeper at {hosts} denies access to {root}",
-            cause="the credentials are missing or wrong, or the deployment was created with others",
-            fix="set zookeeper.auth as for the other processes of this deployment, or choose another deployment",
-            where={"zookeeper": hosts, "root": root},
-        )
+        return session_lost(str(settings.hosts), timeout)
+    if isinstance(error, LOGIN_REFUSED):
+        return login_denied(settings, error)
+    if isinstance(error, NoAuthError):
+        return denied(settings, root, _OPERATIONS.get(request, "use"), path)
     return SetupError(
         "SX-ZOOKEEPER-REFUSED",
-        f"ZooKeeper at {hosts} refused a request: {type(error).__name__} {error}".rstrip(),
+        f"ZooKeeper at {settings.hosts} refused a request: {type(error).__name__} {error}".rstrip(),
         fix="read ZooKeeper's own log",
-        where={"zookeeper": hosts},
+        where={"zookeeper": settings.hosts},
     )

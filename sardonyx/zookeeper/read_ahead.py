@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from kazoo.exceptions import NoNodeError, UnimplementedError
+from kazoo.exceptions import NoAuthError, NoNodeError, UnimplementedError
 
 from sardonyx.zookeeper.connection import Connection
 from sardonyx.zookeeper.multiread import Chunks
@@ -77,6 +77,8 @@ def _in_chunks(zk: Connection, chunks: Chunks, *, names: bool) -> Iterator[tuple
             if isinstance(answer, bytes | list):
                 found[path] = answer
             elif not isinstance(answer, NoNodeError):
+                if isinstance(answer, NoAuthError):
+                    raise zk.denied("list the children of" if names else "read", path) from answer
                 raise zk.translated(answer) from answer
         chunks.answered(answers)
         ahead = READ_AHEAD if len(chunk) >= chunks.count else 1  # not while we still learn how many fit

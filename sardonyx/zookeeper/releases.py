@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -10,8 +11,18 @@ from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, RULES
 from sardonyx.core.notes import CandidateNote
 
-if TYPE_CHECKING:
-    from sardonyx.zookeeper.session import ZooKeeperSession
+
+class Nodes(Protocol):
+    """What is asked of a session here."""
+
+    def children(self, path: str) -> list[str]:
+        """The names of a node's children, sorted."""
+
+    def read(self, path: str) -> bytes | None:
+        """A node's data; None if it does not exist."""
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """The data of nodes, without those that do not exist."""
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -33,7 +44,7 @@ class Understood(NamedTuple):
     """Whether no coordinator of an older release can lead any more, and decisions follow the rules of this one."""
 
 
-def understood(zk: ZooKeeperSession) -> Understood:
+def understood(zk: Nodes) -> Understood:
     """What the coordinators understand. Costs three reads; five as long as it can change."""
     batch = latest_batch(zk)
     found = InForce()
@@ -50,7 +61,7 @@ def understood(zk: ZooKeeperSession) -> Understood:
     return Understood(FORMAT if found.format >= FORMAT else oldest, oldest)
 
 
-def latest_batch(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
+def latest_batch(zk: Nodes) -> tuple[int, bytes] | None:
     """The last node of the log: the number of its first entry, and its data; None if the log is empty."""
     for bucket in reversed(zk.children(node_paths.LOG)):
         batches = zk.children(f"{node_paths.LOG}/{bucket}")

@@ -88,7 +88,7 @@ class ZooKeeperSession(Connection):
         try:
             return zk.open(waits, listener, make_top=make_top)
         except errors.NotConnected as error:
-            raise errors.unreachable(settings, error.waited) from error
+            raise errors.unreachable(settings, error.waited, client.not_connected) from error
 
     def open(
         self, timeout: float, listener: Callable[[str], None] | None = None, *, make_top: bool = True
@@ -103,6 +103,8 @@ class ZooKeeperSession(Connection):
                 raise errors.NotConnected(self.hosts, self.runtime.now() - began)
             if make_top:
                 self._make_top()
+            elif self._zookeeper.auth.sasl:  # the login comes after the connection
+                self.call(lambda: self.client.exists_async("/"))
         except BaseException:
             self.close()
             raise
@@ -224,11 +226,15 @@ class ZooKeeperSession(Connection):
         except NoNodeError:
             return
 
-    def request(self, event: Request) -> None:
+    def request(self, event: Request, token: str = "") -> None:
         """Put an event into the inbox exactly once, even if the reply is lost and the event is sent again.
 
         The node's name holds a fresh uuid. After a lost reply we search the inbox for it before we send again. If the leader
         has taken the request meanwhile, the leader recognises the repetition by the uuid, which it keeps in its log.
+
+        Args:
+            event: what is asked.
+            token: letters and digits that this request has whenever it is made again; empty: it is never made again.
 
         Raises:
             SardonyxError: ``SX-REQUEST-TOO-LARGE``: over 64 KiB.
@@ -238,7 +244,7 @@ class ZooKeeperSession(Connection):
         data = self.encoded(event)
         if len(data) > ENTRY_LIMIT:
             raise errors.request_too_large(kind_of(event), len(data), ENTRY_LIMIT)
-        uuid = request_id(getattr(event, "by", ""), self.runtime.token())
+        uuid = request_id(getattr(event, "by", ""), token or self.runtime.token())
         self.create_sequential(node_paths.inbox_prefix(kind_of(event), uuid), data)
 
     def encoded(self, event: Request) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from sardonyx.core.events import Create, Delete, Set, TreeEffect
+from sardonyx.core.effects import Create, Delete, Set, TreeEffect
 
 ENTRY_LIMIT = 64 * 1024
 """Bytes: the size limit of one request or log entry. Larger data is stored elsewhere and referred to."""

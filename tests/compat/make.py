@@ -30,8 +30,8 @@ from sardonyx.core.notes import Assignment, PeerNote, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 
-SEED = "golden 0"
-"""With it both stored states remember which process had a slot."""
+SEED = "golden 204"
+"""With it both stored states remember which process declined a task, and the last one which process had a slot."""
 EVENTS = 250
 HISTORIES = 25
 ENTRIES = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 COPY = "copy is submitted: read -> write; read is a topic"
 ENDLESS = "copy is submitted: orders -> write; orders never ends"
 MADE = "the links of copy are made"
+LOOP = "copy is submitted: read -> fetch -> write; fetch feeds back to fetch; read is a topic"
 
 CASES: list[tuple[str, list[str], list[str]]] = [
     ("a job that does not exist", [], ["unknown: no job of this id was ever submitted, or it was purged long ago"]),
@@ -177,6 +178,19 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
+        "a process declines, and another gets the task",
+        ["P1 is born in east", "P2 is born in west", COPY, MADE, "P2 acks", "P1 declines: no module"],
+        [
+            (
+                "task-backing-off at write since 0 failure 1 limit 3: "
+                "task write backs off after failure 1 (the job survives 3), first "
+                "SX-TEST: no module; 1 virtual peer on it goes on; process 1 on east declined it, and peers of other "
+                "processes may take it at once (SX-TEST) [P2 active copy/write 0]"
+            ),
+            "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
+        ],
+    ),
+    (
         "all of its front rests",
         ["copy is submitted: read -> write", MADE, "P1 is born", "P1 declines: no module"],
         [
@@ -326,7 +340,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         [
             (
                 "unanswered at write since 0: task write was offered to 1 virtual peer, and no peer has answered yet; "
-                "slot 0 comes from east, process 1, which had no idle peer for it [P2 acking copy/write 0]"
+                "the coordinator moved slot 0 from process 1 on east to process 1 on west, because no peer of the first "
+                "process was idle [P2 acking copy/write 0]"
             ),
             "runs since 0: 1 virtual peer is at work [P2 acking copy/write 0]",
         ],
@@ -348,6 +363,17 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "peer now; 2 more virtual peers would do"
             ),
             "runs since 0: 1 virtual peer is at work [P1 active copy/a 0]",
+        ],
+    ),
+    (
+        "only its loop keeps it from its end",
+        [LOOP, MADE, "P1, P2 are born", "P1 acks", "P2 acks"],
+        [
+            (
+                "loop-goes-on: loop loop (fetch) goes on: it reads topic read itself; it ends when no row goes round any more "
+                "(no max_hops)"
+            ),
+            "runs since 0: 2 virtual peers are at work [P1 active copy/fetch 0, P2 active copy/write 0]",
         ],
     ),
     (
@@ -418,6 +444,93 @@ CASES: list[tuple[str, list[str], list[str]]] = [
             "job-full limit 1: it has as many peers as its max_peers allows: 1",
             "runs since 0: 1 virtual peer is at work [P1 active copy/write 0]",
         ],
+    ),
+    (
+        "suspended while a peer is at work",
+        [COPY, MADE, "P1 is born", "P1 acks", "copy is suspended"],
+        [
+            (
+                "suspended: a user suspended it; 1 virtual peer leaves after the batch in hand; "
+                "`sardonyx job resume copy` lets it go on where it was [P1 active copy/write 0]"
+            ),
+        ],
+    ),
+    (
+        "changed while a peer is at work",
+        [COPY, MADE, "P1 is born", "P1 acks", "copy is changed"],
+        ["changing: it is being changed; 1 virtual peer leaves after the batch in hand [P1 active copy/write 0]"],
+    ),
+    (
+        "changed at a time",
+        [
+            *(
+                "copy is submitted: read -> work -> write, work -> old; read is a topic",
+                MADE,
+                "4 peers are born",
+                "the offers are acked",
+            ),
+            (
+                "copy becomes, with the same code: read -> work -> write, work -> old, work -> new; read is a topic; "
+                "rows before 5 go from work to old; rows from 5 go from work to new"
+            ),
+            *("1 s pass", "the peers that are to give their tasks up do", "the new links of copy are made"),
+            "the offers are acked",
+        ],
+        [
+            (
+                "changing-at: it is being changed at 1970-01-01T00:00:00.000005Z: old gets the rows before it, new gets the rows "
+                "from it on; that is complete when its clock has passed it"
+            ),
+            (
+                "runs since 1: 4 virtual peers are at work [P001 active copy/new 1, P002 active copy/write 1, "
+                "P003 active copy/old 1, P004 active copy/work 1]"
+            ),
+        ],
+    ),
+    (
+        "inputs that stand still",
+        [
+            *("copy is submitted: read -> work -> write; read is a topic; 2 partitions", MADE, "2 peers are born"),
+            "the offers are acked",
+            (
+                "copy becomes, with the same code: read -> work -> write; read is a topic; 2 partitions; "
+                "its inputs stand still for 4 partitions"
+            ),
+            *("1 s pass", "the peers that are to give their tasks up do", "the offers are acked"),
+        ],
+        [
+            (
+                "resizing: nothing is read of its inputs until its queues are read to their end and get 4 partitions; if that "
+                "is no longer wanted, `sardonyx job change copy SPEC` lets it go on"
+            ),
+            "runs since 0: 2 virtual peers are at work [P002 active copy/write 0, P001 active copy/work 1]",
+        ],
+    ),
+    (
+        "failed after a change",
+        [
+            *(COPY, MADE, "P1 is born", "P1 acks", "copy is changed", "1 s pass"),
+            *("the peers that are to give their tasks up do", "P1 acks", "P1 fails for good: ZeroDivisionError"),
+        ],
+        [
+            (
+                "suspended: it failed after a change: SX-TEST: ZeroDivisionError; change it again with `sardonyx job change copy "
+                "SPEC`, and then `sardonyx job resume copy` lets it go on where it was (SX-TEST)"
+            ),
+        ],
+    ),
+    (
+        "suspended",
+        [
+            COPY,
+            MADE,
+            "P1 is born",
+            "P1 acks",
+            "copy is suspended",
+            "1 s pass",
+            "the peers that are to give their tasks up do",
+        ],
+        ["suspended: a user suspended it; `sardonyx job resume copy` lets it go on where it was"],
     ),
     (
         "no peer has the tag",

@@ -11,13 +11,24 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from scenario_runner import World, facts_of
+from scenario_runner import World, facts_of, within
 
 from coordinator.core import scheduling
 from coordinator.core.decide import decide, unfinished
 from coordinator.core.state import Kind, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
+from sardonyx.core.changing import NOTHING, rewiring
+from sardonyx.core.effects import (
+    ChangeLinks,
+    CreateLinks,
+    DeleteLinks,
+    DeletePulse,
+    DropLinks,
+    Effect,
+    OuterEffect,
+    ReadLinks,
+)
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
@@ -30,16 +41,14 @@ from sardonyx.core.events import (
     BackoffEnded,
     Completed,
     Counts,
-    CreateLinks,
     Declined,
-    DeleteLinks,
-    DeletePulse,
-    Effect,
     Evicted,
     Exhausted,
     GraceEnded,
+    JobChanged,
     JobKilled,
     JobPurged,
+    JobRolledBack,
     JobScaled,
     JobStopped,
     JobSubmitted,
@@ -47,9 +56,10 @@ from sardonyx.core.events import (
     LettersClaimed,
     LinksCreated,
     LinksDeleted,
+    LinksDropped,
     LinksFailed,
     LinksKept,
-    OuterEffect,
+    LinksRead,
     PeerBorn,
     PeerDied,
     PolicySet,
@@ -60,11 +70,15 @@ from sardonyx.core.events import (
     Yielded,
 )
 from sardonyx.core.graph import graph_of
-from tests.random_jobs import TAGS, random_spec, spoilt
+from sardonyx.core.resizing import awake, stand_still
+from sardonyx.core.spec import JobSpec, Route
+from sardonyx.core.state_points import CheckpointPoint
+from tests.random_jobs import TAGS, random_spec, regrown, spoilt
 from tests.shares import Turns, hold_shares
 
 FAILURE = Failure("SX-TEST", "something broke")
 TIMERS = Timers(keep_jobs=4)
+MINUTE = 60_000_000
 
 
 def without_n(state: bytes) -> dict[str, object]:
@@ -77,6 +91,7 @@ class History:
     """One random history. ``rng`` decides everything.
 
     ``doubled``: how likely it is that an event is delivered twice. ``rules``: under which its log begins.
+    ``parts``: whether changes also part rows by their times.
     """
 
     rng: random.Random
@@ -89,6 +104,8 @@ class History:
     doubled: float = 0.3
     turns: Turns = field(default_factory=Turns)
     rules: int = RULES
+    settling: bool = False
+    parts: bool = False
 
     def __post_init__(self) -> None:
         if self.rules != RULES:
@@ -97,6 +114,7 @@ class History:
         self._most_peers = self.rng.choice([6, 6, 12])
         self._tags = self.rng.choice([0.0, 0.0, 0.3])
         self._old = self.rng.choice([0.0, 0.0, 0.4])
+        self._clocked = self.rng.choice([0.0, 0.0, 0.9])
 
     # One event
 
@@ -161,10 +179,11 @@ class History:
             self.birth: 8,
             self._death: 4,
             self._submission: 4,
+            self._rollback: 1,
             self._effect_done: 12,
             self._time: 4,
             self._trouble: 6,
-            self._users: 3,
+            self._users: 6,
         }
         return self.rng.choices(list(kinds), list(kinds.values()))[0]()
 
@@ -223,7 +242,7 @@ class History:
             return BackoffEnded(at=self.world.now, job=name, task=task, failures=self.rng.randint(1, 3))
         if self.rng.random() < 0.1:
             name = self.rng.choice([*self.world.state.jobs, *self.world.state.purged, "nobody-knows"])
-            effect = self.rng.choice([CreateLinks, DeleteLinks])(name)
+            effect = self.rng.choice([CreateLinks, ReadLinks, DeleteLinks, ChangeLinks, DropLinks])(name)
             return self.end_of(effect, fails=self.rng.random() < 0.5)
         if self.rng.random() < 0.1:
             return self.rng.choice([PeerDied, Left, Evicted])(at=self.world.now, peer="nobody-knows")
@@ -264,17 +283,53 @@ class History:
             return None
         self.submitted += 1
         spec = random_spec(
-            self.rng, name=self.rng.choice(["one", "two", "three"]), endless=self._endless, tags=self._tags
+            self.rng,
+            name=self.rng.choice(["one", "two", "three"]),
+            endless=self._endless,
+            tags=self._tags,
+            clocked=self._clocked,
+            loops=0.2,
         )
+        if self.rng.random() < 0.3:
+            stands = [msgspec.structs.replace(task, standby=self.rng.choice([0, 1])) for task in spec.catalog]
+            spec = msgspec.structs.replace(spec, catalog=stands)
         if self.rng.random() < 0.1:
             spec = spoilt(self.rng, spec)
         name = f"{spec.name}-{self.submitted}" if self.rng.random() < 0.98 else "no/id"
-        resumes = ""
-        if self.rng.random() < 0.4:
+        resumes, jobs = "", self.world.state.jobs
+        back = [each for each in jobs if jobs[each].checkpoints]
+        if back and self.rng.random() < 0.5:
+            resumes = self.rng.choice(back)
+            spec = jobs[resumes].spec
+        elif self.rng.random() < 0.4:
             resumes = self.rng.choice([*self.world.state.jobs, "nobody-knows"])
             if resumes in self.world.state.jobs and self.rng.random() < 0.8:
                 spec = msgspec.structs.replace(self.world.state.jobs[resumes].spec, partitions=self.rng.randint(1, 4))
-        return JobSubmitted(at=self.world.now, job=name, spec=spec, resumes=resumes)
+        time = self.rng.choice([None, MINUTE, 3 * MINUTE]) if resumes else None
+        replays = None
+        if self.rng.random() < 0.3:
+            resumes, spec, replays = self._replay(resumes, spec)
+        return JobSubmitted(at=self.world.now, job=name, spec=spec, resumes=resumes, resumes_at=time, replays=replays)
+
+    def _replay(self, resumes: str, spec: JobSpec) -> tuple[str, JobSpec, CheckpointPoint]:
+        """Rows of another job are to be worked once more with its states, mostly of one that runs and has checkpoints."""
+        jobs, point = self.world.state.jobs, CheckpointPoint(self.rng.choice([MINUTE, 2 * MINUTE, 2 * MINUTE + 1]))
+        running = [each for each in jobs if jobs[each].spec.checkpoint_every and not jobs[each].ended]
+        if running and self.rng.random() < 0.8:
+            resumes = self.rng.choice(running)
+            taken = {job.spec.name for job in jobs.values() if not job.ended}
+            free = [each for each in ("one", "two", "three") if each not in taken]
+            spec = msgspec.structs.replace(jobs[resumes].spec, name=self.rng.choice(free))
+        return resumes, spec, point
+
+    def _rollback(self) -> AnyEvent | None:
+        jobs = self.world.state.jobs
+        if not jobs:
+            return None
+        self.submitted += 1
+        job = self.rng.choice([*jobs, "nobody-knows"])
+        into = self.rng.choice([f"back-{self.submitted}"] * 8 + ["no/id", *jobs, *self.world.state.purged])
+        return JobRolledBack(at=self.world.now, job=job, into=into, to=self.rng.choice([0, MINUTE, 9 * MINUTE]))
 
     def _effect_done(self) -> AnyEvent | None:
         if not self.to_run:
@@ -302,11 +357,25 @@ class History:
                 letters={} if known or not dead else {"t0": dead},
                 positions=self._positions(effect.job),
             )
-        if fails:
-            return LinksFailed(at=now, job=effect.job, error=FAILURE)
+        if isinstance(effect, ReadLinks):
+            checkpoints = self._checkpoints(effect.job)
+            return LinksRead(at=now, job=effect.job, positions=self._positions(effect.job), checkpoints=checkpoints)
         job = self.world.state.jobs.get(effect.job)  # None: it was forgotten, and the news comes very late
-        links = facts_of(job.spec, effect.job) if job is not None and not job.refused else {}
-        return LinksCreated(at=now, job=effect.job, links=links)
+        revision = 0 if job is None else job.revision
+        if isinstance(effect, DropLinks):
+            return LinksDropped(at=now, job=effect.job, revision=revision - self._wrong())
+        revision = revision + 1 - self._wrong() if isinstance(effect, ChangeLinks) else 0
+        if fails:
+            return LinksFailed(at=now, job=effect.job, error=FAILURE, revision=revision)
+        spec = None if job is None or job.refused else job.spec
+        if job is not None and isinstance(effect, ChangeLinks) and not (spec is not None and self._wrong()):
+            spec = job.next_spec
+        links = {} if spec is None else facts_of(spec, effect.job)
+        return LinksCreated(at=now, job=effect.job, links=links, revision=revision)
+
+    def _wrong(self) -> bool:
+        """Whether the news is about something else: only while the world is unkind."""
+        return not self.settling and self.rng.random() < 0.07
 
     def _positions(self, name: str) -> dict[str, dict[str, list[int | None]]]:
         """What a job's groups had committed in the topics that it reads: here and there nothing, or of one partition too many."""
@@ -325,6 +394,13 @@ class History:
             for task, found in topics.items()
             if found
         }
+
+    def _checkpoints(self, name: str) -> list[CheckpointPoint]:
+        """The checkpoints that a job had kept, of which tasks without state have only offsets."""
+        job, rng = self.world.state.jobs.get(name), self.rng
+        if job is None or job.refused or job.spec.checkpoint_every is None or rng.random() < 0.2:
+            return []
+        return [CheckpointPoint(at * MINUTE, self._positions(name)) for at in rng.choice([[], [2], [1, 2, 4]])]
 
     def _time(self) -> AnyEvent | None:
         events = self.timers_after(self.rng.choice([1.0, 1.0, 9.0, 16.0, 70.0, -3.0, -30.0]))
@@ -350,10 +426,65 @@ class History:
         job = rng.choice(running)
         if rng.random() < 0.3 and not state.plans[job].bounded:
             return JobStopped(at=self.world.now, job=job)
+        if rng.random() < 0.5:
+            return self._change(job)
+        if rng.random() < 0.3:
+            return JobScaled(at=self.world.now, job=job, suspended=not state.jobs[job].suspended)
         weight = rng.choice([0.5, 1.0, 2.0, 4.0])
         return JobScaled(
             at=self.world.now, job=job, weight=weight, priority=0, max_peers=rng.choice([None, 0, 0, 1, 2])
         )
+
+    def _change(self, name: str) -> AnyEvent:
+        """A new version of a job: mostly one that can be made, compared with the present one."""
+        rng, job = self.rng, self.world.state.jobs[name]
+        touched = rng.choice([1.0, 0.3, 0.0])
+        catalog = [
+            msgspec.structs.replace(
+                task,
+                fn=task.fn and rng.choice(["m:f", "m:g"]),
+                max_peers=rng.choice([task.max_peers, 1, None]),
+                tags=rng.choice([task.tags, [], ["gpu"]]) if self._tags else task.tags,
+            )
+            if rng.random() < touched
+            else task
+            for task in job.spec.catalog
+        ]
+        spec = msgspec.structs.replace(
+            job.spec,
+            catalog=catalog,
+            failure_limit=rng.randint(0, 5),
+            partitions=job.spec.partitions + (rng.random() < 0.1),
+            weight=rng.choice([job.spec.weight, 2.0]),
+        )
+        drop: list[str] = []
+        if rng.random() < 0.2:  # no row goes over one edge any more, or rows go again over all
+            edge = ".".join(rng.choice(spec.workflow))
+            route, source = Route(where=NOTHING), spec.task(edge.partition(".")[0])
+            if self.parts and rng.random() < 0.4 and source.type != "input":  # or those of other times do
+                route = within(rng.choice(["from", "before"]), rng.randint(1, 2))
+            routes = {} if spec.routes else {edge: route}
+            spec = msgspec.structs.replace(spec, routes=routes)
+        elif rng.random() < 0.7:
+            before = graph_of(job.spec, "test", name)
+            spec = regrown(rng, spec, iter(lambda: f"n{rng.randint(0, 12)}", ""))
+            if rng.random() < 0.2:
+                edges = rng.sample(spec.workflow, len(spec.workflow))
+                spec = msgspec.structs.replace(spec, workflow=edges)
+            if len({task.name for task in spec.catalog}) == len(spec.catalog):
+                drop = rewiring(before, graph_of(spec, "test", name)).names
+                drop = rng.sample(drop, len(drop) - (rng.random() < 0.1)) if drop else drop
+        if job.spec.next_partitions is not None and rng.random() < 0.6:  # it may have queues of another number now
+            spec, drop = msgspec.structs.replace(awake(job.spec), partitions=job.spec.next_partitions), []
+        elif rng.random() < 0.15:
+            spec = stand_still(spec, rng.randint(1, 4))
+        if rng.random() < 0.05:
+            spec = spoilt(rng, spec)
+        revision = job.revision + (rng.random() < 0.1)
+        name = name if rng.random() > 0.05 else "nobody-knows"
+        names = [task.name for task in job.spec.catalog]
+        same = rng.choice([[], names, names, rng.sample(names, rng.randint(0, len(names)))])
+        return JobChanged(at=self.world.now, job=name, spec=spec, revision=revision, drop=drop, same=same)
 
     def _trouble(self) -> AnyEvent | None:
         """Failures, kills and timers out of nowhere."""
@@ -375,6 +506,7 @@ class History:
                     weight=rng.choice([None, None, 1.0, 3.0]),
                     percentage=rng.choice([None, None, 60.0, 0.0]),
                     max_peers=rng.choice([None, 0, 2]),
+                    suspended=rng.choice([None, None, True, False]),
                 ),
                 TaskFailed(at=world.now, peer=peer, assignment=assignment, error=FAILURE, fatal=rng.random() < 0.1),
                 Declined(at=world.now, peer=peer, assignment=assignment, error=FAILURE),
@@ -408,11 +540,16 @@ class History:
         must end; gives how many events that took.
         """
         world = self.world
-        self.to_run = unfinished(world.state)
+        self.to_run, self.settling = unfinished(world.state), True
         for name in list(world.state.jobs):
             job = world.state.jobs[name]
             if not job.ended and not world.state.plans[name].bounded:
                 self.deliver(self.rng.choice([JobKilled, JobStopped])(at=world.now, job=name))
+            elif job.suspended:
+                self.deliver(JobScaled(at=world.now, job=name, suspended=False))
+            if not job.ended and job.spec.cycles and job.max_peers is not None:
+                # All that it may have could be peers that can run none of its other tasks, because of their tags.
+                self.deliver(JobScaled(at=world.now, job=name, max_peers=0))
         few = self.rng.random() < 0.5  # the last fault may take nearly all peers
         for name in sorted(self.pulses):
             peer = world.state.peers.get(name)  # None: dead, and forgotten since
@@ -438,7 +575,8 @@ class History:
             if event is not None:
                 return event
         for name, peer in sorted(world.state.peers.items()):
-            if peer.state in ("revoked", "acking", "sealing") or (peer.state == "active" and peer.yields == "share"):
+            leaves = peer.state == "active" and peer.yields in ("share", "turn")
+            if peer.state in ("revoked", "acking", "sealing") or leaves:
                 return self._answer(name)
         if self._able() < self.wanted():
             return self.able_birth()  # who was revoked comes back under a new id
@@ -451,9 +589,10 @@ class History:
         if backing_off is not None:
             world.now = max(world.now, backing_off)
             return self.timers_after(0)[0]
+        idle = [name for name in world.state.by_state["active"] if world.state.peers[name].yields == "idle"]
         unended = [name for name, job in world.state.jobs.items() if not job.ended]
-        assert not unended, f"no peer has anything to do, but {unended} have not ended: {world.picture()}"
-        return None
+        assert idle or not unended, f"no peer has anything to do, but {unended} have not ended: {world.picture()}"
+        return self._answer(idle[0]) if idle else None
 
     def able_birth(self) -> PeerBorn:
         """A new peer that can run every task."""
@@ -476,5 +615,9 @@ class History:
         return kind(at=self.world.now, peer=name, assignment=self.world.state.assignment(name).id)
 
     def wanted(self) -> int:
-        jobs = [job for job in self.world.state.jobs.values() if not job.ended]
-        return max((task.min_peers for job in jobs for task in job.spec.catalog), default=0)
+        """As many peers as the most demanding task asks for; those of a job with a loop, whose tasks begin together, add up."""
+        specs = [job.spec for job in self.world.state.jobs.values() if not job.ended]
+        asked = [[task.min_peers for task in spec.catalog] for spec in specs]
+        return max(
+            (sum(each) if spec.cycles else max(each) for spec, each in zip(specs, asked, strict=True)), default=0
+        )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sardonyx.core.spec import JobSpec, Route, TaskSpec
 from sardonyx.core.spec_fields import JOB_FIELDS
+from tests.random_jobs import looped, with_loops
 
 WORDS = ["a", "b", "m:f", "m:g", "pkg.mod:Class"]
 """None is a duration, of which two may mean the same."""
@@ -86,12 +87,17 @@ def change_task(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
 
 
 def change_job(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
-    """Another value in a field of the job."""
-    field = rng.choice([*JOB_FIELDS, "code"])
+    """Another value in a field of the job. Users cannot write ``next_partitions``."""
+    field = rng.choice([*(each for each in JOB_FIELDS if each != "next_partitions"), "code"])
     if field == "keep":
         return replace(
             spec, keep=rng.choice([each for each in (None, "1 h", "90 ms") if each != spec.keep])
         ), "job keep"
+    if field == "cycles":
+        other = replace(spec, cycles=[]) if spec.cycles else looped(rng, spec)
+        if other != spec:
+            return other, "job cycles"
+        field = "doc"  # without functions there is no loop
     changed, name = change_field(rng, spec, field)
     return changed, f"job {name}"
 
@@ -156,7 +162,9 @@ def random_change(rng: random.Random, spec: JobSpec) -> tuple[JobSpec, str]:
     """One change of a job, and where it is: ``task NAME FIELD``, ``link NAME FIELD`` or ``job FIELD``."""
     if len(spec.catalog) < 2:
         return change_job(rng, spec)
-    return rng.choice([change for change in CHANGES if change is not add_task or not _has(spec, "more")])(rng, spec)
+    changes = [change for change in CHANGES if change is not add_task or not _has(spec, "more")]
+    changed, where = rng.choice(changes)(rng, spec)
+    return with_loops(replace(changed, cycles=[]), changed.cycles), where
 
 
 def _has(spec: JobSpec, name: str) -> bool:

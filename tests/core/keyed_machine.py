@@ -24,7 +24,7 @@ class Machine:
     def __init__(self, signature, function, columns, store, limit=1_000, parts=1):
         self.signature, self.function, self.columns = signature, function, columns
         self.make, self.limit, self.parts = store, limit, parts
-        self.log, self.results, self.failed, self.clock = [], [], [], NEVER
+        self.log, self.results, self.failed, self.clock, self.before = [], [], [], NEVER, NEVER
         self.more = False
         self.restart()
 
@@ -45,6 +45,7 @@ class Machine:
 
     def batch(self, pieces, clock, before=None, wall=None, crash=lambda: False):
         """A batch, and those that must follow it. ``crash``: whether it is lost after it was planned, and done again."""
+        self.before = clock if clock < END else before
         while True:
             if crash():
                 self.plan(pieces, clock, before, wall)
@@ -72,7 +73,11 @@ class Machine:
         self.failed += [each.kind for each in done.failed]
 
     def shown(self, clock):
-        """The states and timers that the store holds, by key and name, as :meth:`Twin.shown` gives them."""
+        """The states and timers that the store holds, by key and name, as :meth:`Twin.shown` gives them.
+
+        ``clock``: at the end of the input the last clock before it counts.
+        """
+        clock = self.before if clock == END else clock
         found = {}
         entries = self.store.scan(STATE, EXPIRES).to_pylist()
         states = {}

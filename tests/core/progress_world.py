@@ -11,14 +11,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from sardonyx.core import batch_origins as made
 from sardonyx.core.clocks import END
 from sardonyx.core.events import Counts
 from sardonyx.core.front_text import LONGEST_FRONT, fitted
-from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, least
+from sardonyx.core.fronts import UNKNOWN, Front, Held, greatest, least
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.positions import Partition, Position, add
 from sardonyx.core.progress import Look
+from sardonyx.core.source_fronts import Fronts, HeldRows, Sources
 from sardonyx.core.spec import TaskSpec
 
 Origin = tuple[int, int, int]
@@ -90,6 +92,8 @@ class World:
         self.width = rng.choice([1, 2, 2, 3])
         self.log: dict[Partition, list[Entry]] = {}
         self.outcome: dict[int, bool] = {0: True}
+        self.made_from: dict[int, made.Origin] = {}
+        """By transaction, what its batch has read."""
         self.bounded = rng.random() < 0.5
         self.graph = self._graph()
         self.sources = Sources(self.graph)
@@ -197,6 +201,18 @@ class World:
             batch.front = fitted(slot.fronts.front(committed | batch.positions), self.room)
             self._write(batch, [p for link in stage.egress for p in self.partitions[link.topic]], batch.front)
         slot.open = batch
+        self.made_from[transaction] = self._made_from(stage, number, batch)
+
+    def _made_from(self, stage: Stage, number: int, batch: Batch) -> made.Origin:
+        """What a batch says of itself in what it writes."""
+        rows, spans = 0, dict[str, list[made.Span]]()
+        for place, position in batch.positions.items():
+            before = self.positions[stage.name][place] or Position(0)
+            rows += position.counts.rows_in - before.counts.rows_in
+            if before.offset < position.offset:
+                link = next(link.name for link in stage.ingress if link.topic == place.topic)
+                spans.setdefault(link, []).append(made.Span(place.number, before.offset, position.offset))
+        return made.Origin(rows, f"p{number}/1/{number}", spans)
 
     def _pass(self, stage: Stage, batch: Batch, held: list[Partition], *, all_out: bool) -> None:
         chosen = held if all_out else self.rng.sample(held, self.rng.randint(1, len(held)))

@@ -20,6 +20,8 @@ from coordinator.core.projection import project
 from coordinator.core.state import new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs
+from sardonyx.core.changing import NOTHING
+from sardonyx.core.effects import Create, Delete, Effect, Set
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     FORMAT,
@@ -29,14 +31,13 @@ from sardonyx.core.events import (
     BackoffEnded,
     Completed,
     Counts,
-    Create,
     Declined,
-    Delete,
-    Effect,
     Evicted,
     Exhausted,
+    JobChanged,
     JobKilled,
     JobPurged,
+    JobRolledBack,
     JobScaled,
     JobStopped,
     JobSubmitted,
@@ -45,19 +46,24 @@ from sardonyx.core.events import (
     LinkFacts,
     LinksCreated,
     LinksDeleted,
+    LinksDropped,
     LinksFailed,
     LinksKept,
+    LinksRead,
     PeerBorn,
     PeerDied,
     PolicySet,
     Restored,
-    Set,
     TaskFailed,
     Yielded,
     kind_of,
 )
 from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import CycleSpec, JobSpec, Route, TaskSpec
+from sardonyx.core.state_points import CheckpointPoint
+from sardonyx.core.timing import Bounds, RowTime, TimeSpec
+
+MINUTE = 60_000_000
 
 
 class World:
@@ -107,7 +113,7 @@ class World:
             apply(self.zk, effect)
         check(self.state)
         assert self.zk == project(self.state), "the effects are the difference between the trees"
-        stand = ((j, t) for j, t in before if j in self.state.jobs)
+        stand = ((j, t) for j, t in before if j in self.state.jobs and t in self.state.jobs[j].tasks)
         assert all(self.state.jobs[j].tasks[t].state == "complete" for j, t in stand), "complete stays complete"
         if self.snapshots:
             self.state = decode_state(encode_state(self.state))
@@ -197,6 +203,11 @@ def spec_of(name: str, text: str) -> JobSpec:
     return JobSpec(name=name, workflow=edges, catalog=catalog, **job)
 
 
+def _clocked(job: dict[str, Any], task: dict[str, Any]) -> None:
+    job["checkpoint_every"] = "1 min"
+    task["time"] = TimeSpec(column="at")
+
+
 _TOPIC = {"connector": "kafka"}
 _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) is sequential", lambda _, t, name: t[name].update(consumption="sequential")),
@@ -206,6 +217,8 @@ _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) follows a job", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "marker"})),
     (r"(\w+) never ends", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
     (r"(\w+) names no topic", lambda _, t, name: t[name].update(_TOPIC)),
+    (r"(\w+) feeds back to (\w+)", lambda j, _, a, b: j.update(cycles=[CycleSpec(name="loop", back=[(a, b)])])),
+    (r"its inputs stand still for (\d+) partitions?", lambda j, _, n: j.update(next_partitions=int(n))),
     (r"(\d+) partitions?", lambda j, _, n: j.update(partitions=int(n))),
     (r"(\w+) asks for (\S+)", lambda _, t, name, tag: t[name].update(tags=[tag])),
     (r"pool (\S+)", lambda j, _, tag: j.update(tags=[tag])),
@@ -213,8 +226,25 @@ _REMARKS: list[tuple[str, Any]] = [
     (r"weight ([\d.]+)", lambda j, _, n: j.update(weight=float(n))),
     (r"(\d+) percent", lambda j, _, n: j.update(percentage=float(n))),
     (r"at most (\d+) peers", lambda j, _, n: j.update(max_peers=int(n))),
+    (r"(\w+) has times, and a checkpoint each minute", lambda j, t, name: _clocked(j, t[name])),
+    (
+        r"nothing goes from (\w+) to (\w+)",
+        lambda j, _, a, b: j.setdefault("routes", {}).update({f"{a}.{b}": Route(where=NOTHING)}),
+    ),
+    (
+        r"rows (from|before) (\d+) (go|went) from (\w+) to (\w+)",
+        lambda j, _, side, at, verb, a, b: j.setdefault("routes", {}).update(
+            {f"{a}.{b}": within(side, int(at), over=verb == "went")}
+        ),
+    ),
     (r"outlives (\d+) failures?", lambda j, _, n: j.update(failure_limit=int(n))),
 ]
+
+
+def within(side: str, at: int, *, over: bool = False) -> Route:
+    """An edge over which only rows from a time on go, or those before it; ``over``: they did so, and none goes any more."""
+    since, before = (at, None) if side == "from" else (None, at)
+    return Route(bounds=Bounds(time=RowTime(column="at"), since=since, before=before, over=over))
 
 
 def facts_of(spec: JobSpec, job: str) -> dict[str, LinkFacts]:
@@ -268,6 +298,27 @@ _SCHEDULERS: dict[str, Any] = {
 }
 
 
+def _changed(world: World, job: str) -> list[AnyEvent]:
+    """It survives one failure less."""
+    known = world.state.jobs[job]
+    spec = msgspec.structs.replace(known.spec, failure_limit=max(known.spec.failure_limit - 1, 0))
+    return [JobChanged(at=world.now, job=job, spec=spec, revision=known.revision)]
+
+
+def _becomes(world: World, job: str, same: str | None, text: str, without: str | None) -> list[AnyEvent]:
+    """It has other tasks, and what is named goes."""
+    known = world.state.jobs[job]
+    spec, drop = spec_of(job, text), (without or "").split(" and ") if without else []
+    names = [task.name for task in known.spec.catalog] if same else []
+    return [JobChanged(at=world.now, job=job, spec=spec, revision=known.revision, drop=drop, same=names)]
+
+
+def _new_links(world: World, job: str) -> list[AnyEvent]:
+    known = world.state.jobs[job]
+    links = facts_of(known.next_spec or known.spec, job)
+    return [LinksCreated(at=world.now, job=job, links=links, revision=known.revision + 1)]
+
+
 def _all_ack(world: World) -> list[AnyEvent]:
     """Each peer that was offered a task accepts it; the events of one after the other, since each is decided at once."""
     acking = list(world.state.by_state["acking"])
@@ -310,6 +361,21 @@ _SENTENCES: list[tuple[str, Any]] = [
     ),
     (rf"{_J} gets priority (-?\d+)", lambda w, j, k: [JobScaled(at=w.now, job=j, priority=int(k))]),
     (rf"{_J} gets weight ([\d.]+)", lambda w, j, k: [JobScaled(at=w.now, job=j, weight=float(k))]),
+    (rf"{_J} is suspended", lambda w, j: [JobScaled(at=w.now, job=j, suspended=True)]),
+    (rf"{_J} is changed", _changed),
+    (rf"{_J} becomes(, with the same code)?: (.*?)(?:, without (.*))?", _becomes),
+    (rf"the new links of {_J} are made", _new_links),
+    (
+        rf"the new links of {_J} cannot be made: (.*)",
+        lambda w, j, e: [
+            LinksFailed(at=w.now, job=j, error=_error(e), revision=w.state.jobs[j].revision + 1),
+        ],
+    ),
+    (
+        rf"what {_J} had is deleted",
+        lambda w, j: [LinksDropped(at=w.now, job=j, revision=w.state.jobs[j].revision)],
+    ),
+    (rf"{_J} is resumed", lambda w, j: [JobScaled(at=w.now, job=j, suspended=False)]),
     (rf"{_J} takes at most (\d+) peers", lambda w, j, k: [JobScaled(at=w.now, job=j, max_peers=int(k))]),
     (rf"{_P} dies", _peer(PeerDied)),
     (rf"{_P} leaves", _peer(Left)),
@@ -322,6 +388,10 @@ _SENTENCES: list[tuple[str, Any]] = [
         lambda w, p, i, o: [Completed(at=w.now, peer=p, assignment=w.told[p], counts=Counts(int(i), int(o)))],
     ),
     (rf"{_P} declines: (.*)", lambda w, p, e: [Declined(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
+    (
+        rf"{_P} declines, which may pass: (.*)",
+        lambda w, p, e: [Declined(at=w.now, peer=p, assignment=w.told[p], error=_error(e), passing=True)],
+    ),
     (rf"{_P} fails: (.*)", lambda w, p, e: [TaskFailed(at=w.now, peer=p, assignment=w.told[p], error=_error(e))]),
     (
         rf"{_P} fails, which may pass: (.*)",
@@ -351,6 +421,36 @@ _SENTENCES: list[tuple[str, Any]] = [
     (rf"{_J} is stopped", lambda w, j: [JobStopped(at=w.now, job=j)]),
     (rf"the links of {_J} are made", _links),
     (rf"the links of {_J} cannot be made: (.*)", lambda w, j, e: [LinksFailed(at=w.now, job=j, error=_error(e))]),
+    (
+        rf"{_J} goes on from {_J} at (\d+) min: (.*)",
+        lambda w, j, before, at, text: [
+            JobSubmitted(at=w.now, job=j, spec=spec_of(j, text), resumes=before, resumes_at=int(at) * MINUTE)
+        ],
+    ),
+    (
+        rf"{_J} works rows of {_J} once more, with its states at (\d+) min: (.*)",
+        lambda w, j, before, at, text: [
+            JobSubmitted(
+                at=w.now, job=j, spec=spec_of(j, text), resumes=before, replays=CheckpointPoint(int(at) * MINUTE)
+            )
+        ],
+    ),
+    (
+        rf"{_J} goes back to (\d+) min, as {_J}",
+        lambda w, j, to, into: [JobRolledBack(at=w.now, job=j, into=into, to=int(to) * MINUTE)],
+    ),
+    (
+        rf"the links of {_J} are read: (\w+) reads (\w+) from ([\d ?]+) for the checkpoint at (\d+) min",
+        lambda w, j, t, topic, offsets, at: [
+            LinksRead(
+                at=w.now,
+                job=j,
+                checkpoints=[
+                    CheckpointPoint(int(at) * MINUTE, {t: {topic: [_offset(text) for text in offsets.split()]}})
+                ],
+            )
+        ],
+    ),
     (rf"the links of {_J} are gone", lambda w, j: [LinksDeleted(at=w.now, job=j)]),
     (
         rf"the links of {_J} are gone, (\w+) had (\d+) rows in, (\d+) out",

@@ -53,10 +53,7 @@ def test_what_is_called_exact_is_and_at_most_is_never_too_small(given: list[tupl
             Backlog(70, "exact", None),
         ),  # committed, and behind an open transaction
         ([PartitionScan(0, 10, 4, 100, 990.0)], {}, Backlog(250, "estimate", 10.0)),
-        ([PartitionScan(0, 10, 4, 100, 990.0)], {"most": 180}, Backlog(180, "estimate", 10.0)),
-        ([PartitionScan(0, 10, 10, 100, 990.0)], {"most": 180}, Backlog(100, "exact", 10.0)),
         ([PartitionScan(0, 10, 0)], {}, Backlog(None, "unknown", None)),
-        ([PartitionScan(0, 10, 0)], {"most": 180}, Backlog(180, "at-most", None)),
         ([PartitionScan(0, 1, 1, 10, 1_001.0)], {}, Backlog(10, "exact", 0.0)),  # written by a clock that is fast
     ],
 )

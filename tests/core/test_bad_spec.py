@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
@@ -24,10 +22,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def call(*arguments: str, stdin: str = "") -> Result:
         return CliRunner().invoke(app, list(arguments), input=stdin)
 
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield call
-    structlog.reset_defaults()  # the command logs to the runner's streams, which are closed by now
-    logging.root.handlers[:], logging.root.level = handlers, level
+    return call
 
 
 def codes(result: Result) -> list[str]:

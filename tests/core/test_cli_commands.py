@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
@@ -24,6 +22,7 @@ COMMANDS = [
     ["doctor"],
     ["config"],
     ["dev"],
+    ["web"],
     ["coordinator"],
     ["peer"],
     ["job", "submit"],
@@ -46,6 +45,9 @@ COMMANDS = [
     ["topic", "create"],
     ["topic", "list"],
     ["topic", "peek"],
+    ["acl", "print"],
+    ["acl", "check"],
+    ["acl", "apply"],
     ["peers", "list"],
     ["peers", "show"],
     ["peers", "evict"],
@@ -68,10 +70,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(app, list(arguments))
 
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield call
-    structlog.reset_defaults()  # the command logs to the runner's streams, which are closed by now
-    logging.root.handlers[:], logging.root.level = handlers, level
+    return call
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -144,6 +143,13 @@ def test_a_timeout_that_is_no_duration_is_a_usage_error(invoke) -> None:
     assert result.exit_code == 2
     assert "SX-USAGE" in result.stderr
     assert "ms, s, min" in result.stderr
+
+
+def test_partitions_are_scaled_alone(invoke) -> None:
+    """They are of the whole job, and take two changes of it."""
+    result = invoke("job", "scale", "x", "--partitions", "4", "--task", "label", "--max-peers", "1")
+    assert result.exit_code == 2
+    assert "SX-USAGE: --partitions does not go with --max-peers and --task" in result.stderr
 
 
 def test_run_of_a_missing_spec_starts_nothing(invoke) -> None:
@@ -314,7 +320,7 @@ with stop_request() as stop:
     while not stop.wait(60):
         pass
     print("asked", flush=True)
-    time.sleep(60)
+    time.sleep(60)  # work that takes longer than the test waits: only the second signal ends it
 """
 
 

@@ -21,8 +21,9 @@ from sardonyx.client.job_diff import compare, diff
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.job_diff import JobDiff, job_diff
-from sardonyx.core.resuming import Predecessor
+from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
+from sardonyx.core.stores import SqlStore
 from sardonyx.core.timing import AggregateSpec
 from sardonyx.job.load import LoadedJob
 
@@ -75,15 +76,19 @@ tasks
   ~ tax
       settings    on_error.then: fail -> dead_letter
   ~ write
-      output      options.topic: prices -> prices-2  (what it has written stays where it is)
+      output      options.topic: prices -> prices-2  (what it has written stays where it is; `job change` does not take it)
 links
   ~ tax.write
-      output      topic: prices -> prices-2
+      output      topic: prices -> prices-2  (`job change` does not take it)
   + tax.dead  dead letters
 how to carry it out
   parts of it in the running job, at once:
     sardonyx job scale orders-k3x9qa --priority 3
     sardonyx link keep orders-k3x9qa '1 h'
+  `job change` would refuse it:
+    options.topic of task write differs
+    the queue tax.write would be another one
+  without the differences marked above it would take the other 7
   stop it and resume it: no record twice, none left out:
     sardonyx job stop orders-k3x9qa
     sardonyx job submit orders.py --resume orders-k3x9qa
@@ -109,7 +114,9 @@ links
   - price.tax  a queue
   - tax.write  topic prices
 how to carry it out
-  stop it and resume it: no record twice, none left out:
+  in the running job, when its peers have left; unread rows and states of tax go:
+    sardonyx job change orders-k3x9qa orders.py --drop tax
+  or stop it and resume it: no record twice, none left out:
     sardonyx job stop orders-k3x9qa
     sardonyx job submit orders.py --resume orders-k3x9qa
 """
@@ -126,12 +133,17 @@ orders-k3x9qa becomes orders.py: of 4 tasks 3 kept and 1 changed
 tasks
   ~ price
       settings    batch_size: 50000 -> 9
-      key         group_by: none -> user  (`--resume` does not take it)
+      key         group_by: none -> user  (`job change` does not take it; `--resume` does not take it)
 links
-  + read.topic  topic orders  (`--resume` does not take it)
+  + read.topic  topic orders  (`job change` does not take it; `--resume` does not take it)
   ~ read.price
-      carried by  topic orders -> a queue  (`--resume` does not take it)
+      carried by  topic orders -> a queue  (`job change` does not take it; `--resume` does not take it)
 how to carry it out
+  `job change` would refuse it:
+    group_by of task price differs
+    the queue read.price would be another one
+    task read is a topic in place; by the new version it has a queue of its own
+  without the differences marked above it would take the other one
   `job submit --resume` would refuse it:
     SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: no task price of the new job reads topic orders
       cause: positions are handed over by the names of task and topic, and none may be lost
@@ -146,7 +158,7 @@ how to carry it out
 
 
 def test_a_job_with_state_that_runs_cannot_be_resumed_but_its_share_can_be_changed() -> None:
-    """The shape of its state is told apart; only what `job scale` takes is possible in the running job."""
+    """The shape of its state is a difference of its own; only what `job scale` takes is possible in the running job."""
     window = replace(WINDOW, size="5 min", aggregate={**WINDOW.aggregate, "most": AggregateSpec(of="max", column="ms")})
     assert (
         told(counts(), counts(window, max_peers=4))
@@ -156,16 +168,20 @@ job
   share       max_peers: none -> 4  (`job scale` changes it in the running job)
 tasks
   ~ price
-      state       window.size: 1 min -> 5 min
-      state       window.aggregate.most: none -> {"of": "max", "column": "ms"}
+      state       window.size: 1 min -> 5 min  (`job change` does not take it)
+      state       window.aggregate.most: none -> {"of": "max", "column": "ms"}  (`job change` does not take it)
 how to carry it out
   a part of it in the running job, at once:
     sardonyx job scale orders-k3x9qa --max-peers 4
+  `job change` would refuse it:
+    window.size of task price differs
+    window.aggregate.most of task price differs
+    the queue read.price would be another one
+  without the differences marked above it would take the other one
   `job submit --resume` would refuse it:
-    SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: its task price had a state (of open windows, or rows that it had kept) \
-when it was stopped
-      cause: the new job would begin without it: it would give a second result for a window, and miss rows that were kept
-      fix:   submit the job without `--resume`, with the `start=` that you want, before the first row that the state needs
+    SX-JOB-RESUME: job orders-k3x9qa cannot be resumed: the state of its task price has no place in the new job
+      cause: there window.size and window.aggregate.most differ
+      fix:   keep what the earlier job has, or submit the job without `--resume`
   as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:
     sardonyx job stop orders-k3x9qa
     sardonyx job show orders-k3x9qa
@@ -209,8 +225,9 @@ how to carry it out
 
 def test_equal_jobs_and_other_descriptions_need_no_command() -> None:
     """If a resume would be refused all the same, that is said: a user may want to stop the job for another reason."""
+    database = SqlStore(url="sqlite:////x")
     assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, 3 links\n"
-    assert "would refuse it" in told(counts(), counts())
+    assert "would refuse it" in told(counts(replace(WINDOW, store=database)), counts(replace(WINDOW, store=database)))
     assert told(orders(), orders(doc="Prices.")).endswith("only descriptions differ: the next version may carry them\n")
 
 
@@ -220,11 +237,11 @@ def test_long_values_are_shown_where_they_differ_and_none_breaks_a_line() -> Non
     options = [{"topic": "orders", "start": "earliest", "schema": f"{columns}, at {kind}"} for kind in ("date", "long")]
     one, other = (orders(read={"options": each}, doc=f"Prices,\nby {each['schema'][-4:]}") for each in options)
     lines = told(one, other)
-    assert "options.schema: ... column_19 long, at date -> ... column_19 long, at long\n" in lines
+    assert "options.schema: ... column_19 long, at date -> ... column_19 long, at long  (`job change`" in lines
     assert "doc: 'Prices,\\nby date' -> 'Prices,\\nby long'\n" in lines
     assert max(map(len, lines.splitlines())) < 130
     keyed = told(orders(), orders(tax={"window": WINDOW}))
-    assert "      key         group_by: none -> one key for all rows\n" in keyed
+    assert "      key         group_by: none -> one key for all rows  (`job change` does not take it)\n" in keyed
 
 
 def test_of_many_reasons_the_first_ones_are_shown() -> None:
@@ -292,7 +309,7 @@ def test_its_json_has_the_differences_the_reasons_and_the_commands(versions: tup
     found = json.loads(call(old, new, "--json").stdout)
     commands = found.pop("commands")
     assert set(found) == set(JobDiff.__struct_fields__)
-    assert (found["equal"], found["ways"], found["in_place"]) == (False, ["resume", "start"], False)
+    assert (found["equal"], found["ways"], found["in_place"]) == (False, ["change", "resume", "start"], True)
     assert [task["status"] for task in found["tasks"]] == ["kept", "changed", "kept"]
     assert found["tasks"][1]["differences"][0]["before"] == "******"
     assert commands["scale"] == ["sardonyx job scale orders --priority 6"]
@@ -332,8 +349,17 @@ def test_a_job_of_the_deployment_is_the_one_that_would_be_resumed(
 
 def job_of(spec: JobSpec, **state: Any) -> Job:
     stages = graph_of(spec, "d", "orders-1").stages
-    known = {"spec": spec, "status": "running", "links": "made", "resumed_by": "", "refused": False, **state}
+    known = {
+        "spec": spec,
+        "status": "running",
+        "links": "made",
+        "resumed_by": "",
+        "refused": False,
+        "retired": [],
+        **state,
+    }
     known["tasks"] = {stage.name: SimpleNamespace(positions={"orders": [7]}) for stage in stages}
+    known |= {"checkpoints": [], "end": None}
     shares = {"priority": spec.priority, "weight": spec.weight, "percentage": None, "max_peers": None}
     return cast("Job", SimpleNamespace(**{**shares, **known}))
 
@@ -352,7 +378,7 @@ def test_what_job_scale_has_changed_counts() -> None:
 
 def test_a_job_is_judged_by_what_the_coordinator_knows_of_it() -> None:
     """One that runs may be stopped and resumed; one that another job has resumed cannot; one that is only submitted runs."""
-    new = loaded(orders(partitions=2))
+    new = loaded(orders(lineage=True))
     assert compare("orders-1", orders(), job_of(orders()), None, new).ways == ["resume", "start"]
     resumed = job_of(orders(), status="stopped", links="gone", resumed_by="orders-2")
     (refusal,) = compare("orders-1", orders(), resumed, None, new).refusals

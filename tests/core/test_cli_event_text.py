@@ -42,7 +42,17 @@ EVENTS = [
     (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is submitted: 5 tasks"),
     (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
     (events.LinksFailed(job="j-1", error=FAILURE), "the links of job j-1 cannot be created: SX-FN-RAISED: it raised"),
+    (events.LinksRead(job="j-1"), "the links of job j-1 are read for the last time"),
     (events.LinksDeleted(job="j-1"), "the links of job j-1 are deleted"),
+    (
+        events.LinksCreated(job="j-1", links={}, revision=2, since={"t": {"orders": [7, None, 9]}}),
+        "job j-1 has the links of revision 2, which takes over at t orders[0]@7, t orders[2]@9",
+    ),
+    (
+        events.LinksFailed(job="j-1", error=FAILURE, revision=2),
+        "job j-1 cannot have the links of revision 2: SX-FN-RAISED: it raised",
+    ),
+    (events.LinksDropped(job="j-1", revision=2), "what revision 2 of job j-1 has removed is deleted"),
     (events.Acked(peer="p", assignment=5), "peer p accepts assignment 5"),
     (
         events.Declined(peer="p", assignment=5, error=FAILURE),
@@ -58,6 +68,14 @@ EVENTS = [
     (
         events.TaskFailed(peer="p", assignment=5, error=FAILURE, fatal=True),
         "peer p gives up assignment 5, for good: SX-FN-RAISED: it raised",
+    ),
+    (
+        events.JobSubmitted(job="j-2", spec=SPEC, resumes="j-1", resumes_at=1_795_687_200_500_000),
+        "job j-2 is submitted: 5 tasks, and resumes j-1 at 2026-11-26T10:00:00.5Z or before",
+    ),
+    (
+        events.JobRolledBack(job="j-1", into="j-2", to=1_795_687_200_000_000),
+        "a user has job j-1 go back to 2026-11-26T10:00:00Z or before, as job j-2",
     ),
     (events.JobKilled(job="j-1"), "a user kills job j-1"),
     (events.JobStopped(job="j-1"), "a user stops job j-1"),
@@ -76,6 +94,12 @@ EVENTS = [
         "job j-1 is to give 2 peers, which it has beyond its share",
     ),
     (events.JobScaled(job="j-1", weight=1e6, percentage=0.0), "a user scales job j-1: weight 1000000, no percentage"),
+    (
+        events.JobChanged(job="j-1", spec=JobSpec(name="j", workflow=[], catalog=[]), revision=3),
+        "a user changes revision 3 of job j-1",
+    ),
+    (events.JobScaled(job="j-1", suspended=True), "a user suspends job j-1"),
+    (events.JobScaled(job="j-1", suspended=False, weight=2.0), "a user resumes job j-1, and scales it: weight 2"),
     (events.JobScaled(job="j-1", max_peers=0), "a user scales job j-1: no limit of peers"),
     (events.PolicySet(scheduler="balanced"), "a user has peers divided by the scheduler balanced"),
     (events.JobScaled(job="j-1", weight=2.0, max_peers=4), "a user scales job j-1: weight 2, max peers 4"),
@@ -221,7 +245,8 @@ def test_a_tasks_share_is_measured_by_what_is_in_front_of_it() -> None:
 
 def test_silence_is_broken_after_a_few_seconds() -> None:
     """A job without progress says what it waits for; one that moves does not."""
-    from sardonyx.cli.job_commands import SILENCE, Silence
+    from sardonyx.cli.call import SILENCE
+    from sardonyx.cli.job_end import Silence
 
     @dataclasses.dataclass
     class Handle:

@@ -361,7 +361,7 @@ def test_the_weightiest_reason_comes_first() -> None:
 
     waiting = explain(state_of(*BEGIN[1:3]), "j-1")
     assert Why(waiting).in_short == waiting.reasons[0].text
-    assert Why(waiting, [Outside("not-led", "nobody leads")]).in_short == "nobody leads"
+    assert Why(waiting, [Outside("not-led", "no coordinator leads")]).in_short == "no coordinator leads"
     assert Why(explain(state_of(*BEGIN), "j-1")).in_short is None
     assert Why(explain(state_of(*BEGIN, JobKilled(at=14.0, job="j-1")), "j-1")).in_short is None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from history_maker import History
+from scenario_runner import facts_of
 from typer.testing import CliRunner
 
 from coordinator.core.decide import replay
@@ -31,8 +32,8 @@ from sardonyx.core.events import (
     TaskFailed,
 )
 from sardonyx.core.graph import graph_of
+from sardonyx.core.secrets import MASK, is_secret
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.settings_sections import MASK, is_secret
 
 REPORTS = sorted((Path(__file__).parent.parent / "reports").glob("*.jsonl"))
 SPEC = JobSpec(
@@ -145,7 +146,7 @@ def log_with_secrets() -> list[tuple[int, AnyEvent]]:
     events: list[AnyEvent] = [
         PeerBorn(at=1.0, peer="a"),
         JobSubmitted(at=2.0, job="j-1", spec=SPEC),
-        LinksCreated(at=3.0, job="j-1", links={}),
+        LinksCreated(at=3.0, job="j-1", links=facts_of(SPEC, "j-1")),
         Acked(at=4.0, peer="a", assignment=3),
         TaskFailed(at=5.0, peer="a", assignment=3, error=error, fatal=True),
         JobKilled(at=6.0, job="j-1"),

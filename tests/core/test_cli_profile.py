@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from peer.batch_metrics import count_batch, count_restore
+from peer.peer_metrics import count_batch, count_restore
 from sardonyx.cli.profile import STEPS, TaskProfile, must_be_ours, profile_table, profiled, read_profile
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.metrics import written_to

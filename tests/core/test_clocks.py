@@ -65,7 +65,7 @@ def test_late_rows_are_those_behind_the_clock_and_the_grace() -> None:
 
 
 def test_a_tasks_clock_is_the_least_of_those_that_are_not_idle() -> None:
-    """An ended partition holds nobody up, one that was never read holds all up, and if all are idle nothing is known."""
+    """An ended partition holds no task up, one that was never read holds all up, and if all are idle nothing is known."""
     at = [SourceClock(value=value) for value in (5, 7)]
     assert task_clock(at) == 5
     assert task_clock([at[0]._replace(idle=True), at[1]]) == 7
@@ -195,7 +195,7 @@ class World:
 
 
 def test_what_is_stated_in_a_link_holds_for_all_who_write_there(seed: int) -> None:
-    """Whoever holds a partition, dies, takes over, or hears an old answer: no row that was on time stands behind a later one."""
+    """Whichever peer holds a partition, dies, takes over or gets an old answer: no row that was on time is behind a later one."""
     for number in range(HISTORIES):
         name = f"{seed}/clocks/{number}"
         assert not World(name).play().broken, name

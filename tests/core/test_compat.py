@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from coordinator.core.decide import decide, replay
@@ -47,7 +48,10 @@ from sardonyx.core.notes import CandidateNote, PeerNote, PulseNote
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.version import VERSION
+from sardonyx.graphs.compute import Graph, compute
+from sardonyx.state import graph_supersteps
 from sardonyx.zookeeper.releases import Understood, understood
+from tests.compat import make_supersteps
 from tests.compat.make import COUNTS, LETTER, ROWS, SPEC
 
 HERE = Path(__file__).parents[1] / "compat"
@@ -133,7 +137,7 @@ def test_each_stored_text_is_read(corpus: Path) -> None:
     assert Position.read(42, (corpus / "position.txt").read_text()) == Position(42, COUNTS, "0123")
     assert decode_request((corpus / "request.json").read_bytes()) == Completed(peer="p", assignment=3, counts=COUNTS)
     pulse = msgspec.json.decode((corpus / "pulse.json").read_bytes(), type=PulseNote)
-    assert (pulse.daemon, pulse.host, pulse.pid) == ("d", "h", 1)
+    assert (pulse.daemon, pulse.host, pulse.pid, pulse.metrics) == ("d", "h", 1, "")
     peer = msgspec.json.decode((corpus / "peer_state.json").read_bytes(), type=PeerNote)
     assert peer.state == "active"
     assert peer.assignment is not None
@@ -158,6 +162,12 @@ class _Message:
 def test_a_candidate_of_the_release_before_is_known() -> None:
     """It wrote its name as text, and said nothing of what it knows."""
     assert CandidateNote.read(b"host:12") == CandidateNote("host:12", "", OLDEST, 1)
+
+
+def test_notes_of_a_newer_release_are_read() -> None:
+    """What it says beyond what this release knows is left out, as the release before leaves out where metrics are served."""
+    assert CandidateNote.read(b'{"name":"h:1","format":7,"rules":4,"later":1}') == CandidateNote("h:1", "", 7, 4)
+    assert msgspec.json.decode(b'{"daemon":"d","later":[1]}', type=PulseNote) == PulseNote("d")
 
 
 def test_newer_rules_are_refused() -> None:
@@ -334,3 +344,23 @@ def test_an_upgrade_is_told_what_stands_in_its_way() -> None:
     assert problems(FORMAT + 1, RULES, [new], peers)
     assert problems(FORMAT, RULES - 1, [new], peers)
     assert problems(0, 0, [], []) == ["no coordinator stands for election"]
+
+
+@pytest.mark.parametrize("corpus", sorted(HERE.glob("supersteps_*")), ids=lambda path: path.name)
+def test_shards_go_on_with_the_supersteps_of_an_older_release(corpus: Path) -> None:
+    """From its entries, those that say how far each shard is and its inbox among them, and its messages that were on their way:
+    the ranks are those of one peer that computes everything, bit by bit.
+    """
+    assert (HERE / f"supersteps_{graph_supersteps.FORMAT}").is_dir(), "run `python -m tests.compat.make_supersteps`"
+    shards = range(make_supersteps.SHARDS)
+    entries = [block.decode([(corpus / f"entries_{shard}.arrow").read_bytes()]) for shard in shards]
+    waiting = [[block.decode([(corpus / f"waiting_{shard}.arrow").read_bytes()])] for shard in shards]
+    kinds = {key[:1] for table in entries for key in table["k"].to_pylist()}
+    assert kinds == {b"m", b"g", b"i", b"x", b"\xff"}
+    steps = [rows["step"].to_pylist() for (rows,) in waiting]
+    assert {len(set(each)) for each in steps} == {1, 2}, "one shard is ahead"
+    middle = make_supersteps.Middle(entries, waiting)
+    for shard in [*shards] * 9:
+        middle.plan(shard)
+    spec, edges = make_supersteps.SPEC, make_supersteps.EDGE_ROWS.rename_columns(["source", "target"])
+    assert pa.concat_tables(middle.results).sort_by("v").equals(compute(spec, Graph(edges)).rows)

@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 from history_maker import TIMERS, History
+from msgspec.structs import replace
 from scenario_runner import World
 
-from coordinator.core import admission, changeset, decide, scheduling, timers
+from coordinator.core import admission, changeset, decide, job_events, peer_changes, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
@@ -29,29 +30,48 @@ from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
     TOO_OLD,
+    UNKNOWN_JOB,
     Acked,
+    Completed,
+    Counts,
     Declined,
     Evicted,
     Exhausted,
+    JobKilled,
     JobStopped,
     JobSubmitted,
+    LettersClaimed,
     LinkFacts,
     LinksCreated,
+    LinksDeleted,
+    LinksFailed,
+    LinksRead,
     PeerBorn,
     PeerDied,
     RulesRaised,
 )
 from sardonyx.core.graph import graph_of
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.state_points import CheckpointPoint
 from tests.compat.make import SPEC
 from tests.core import test_resume_windows
 
-MODULES = [decide, changeset, scheduling, timers, admission, resuming]
+MODULES = [decide, job_events, peer_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"
+RARE = (107, 109, 111, 114, 131, 143, 169, 177, 196, 198, 206, 207, 210, 218)
+RARE += (255, 261, 282, 307, 340, 374, 379, 393, 402, 635, 660, 693, 1088, 1227)
+"""Histories that reach what no earlier one reached. The first hundred and these reach all, in an eighth of the time of all up to
+1,227. When histories are drawn or decided otherwise, others may be needed. The test plays these after them. It is slow until
+the numbers that it prints stand here.
+"""
 SETTLED = {
     "peer.assignment is not None",  # for the type checker: who holds this very assignment has one
     "peer.assignment is None",
+    "job.facts is not None",  # for the type checker: a running job has facts
+    "job.facts or {}",
+    "before.facts or {}",  # and so had one with checkpoints
     "free > 0",  # only tests ask when no peer is free
     "except graphlib.CycleError as error:",  # nothing else is raised there
     # Among so few peers another job almost always lacks some as well: test_scheduling.py::test_one_job_has_more_than_its_share
@@ -128,6 +148,10 @@ class Watch:
 
         return look
 
+    def left(self) -> int:
+        """How many outcomes have not been seen."""
+        return sum(map(len, self.unseen.values()))
+
     def missing(self) -> list[str]:
         """What has not been seen: where, the condition, and whether its jump."""
         return [
@@ -155,6 +179,9 @@ def two_releases() -> None:
         decide.decide(state, state.n + 1, declined)
         if peer == "old":
             decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
+    at_work = decide.replay(enumerate(begin, 1), new_state("test"))
+    decide.decide(at_work, at_work.n + 1, PeerBorn(peer="old", format=FORMAT))
+    assert at_work.peers["old"].state == "acking"
     upgraded_peers()
 
 
@@ -190,11 +217,31 @@ def upgraded_peers() -> None:
     assert found == {"P0": ("revoked", 7, 0), "P1": ("acking", 7, 1), "P2": ("dead", 0, 0), "P3": ("idle", 0, 0)}
 
 
+def half_made() -> None:
+    """What is told of a change's queues lacks one of them, or comes while peers have still to leave: the job waits on. Random
+    histories tell of all, and mostly in time.
+    """
+    for peers in ((), ("2 peers are born", "the offers are acked")):
+        world = World()
+        for sentence in (
+            *("a is submitted: in -> out; in never ends", "the links of a are made", *peers),
+            "a becomes: in -> out, in -> more; in never ends",
+        ):
+            world.say(sentence)
+        decide.decide(world.state, world.state.n + 1, LinksCreated(job="a", links={}, revision=2))
+        assert world.state.jobs["a"].next_spec is not None
+        assert world.state.jobs["a"].switching is not bool(peers)
+
+
 @cache
 def just_gave() -> list[World]:
     """Worlds that are seldom among so few peers and events. One job has given peers to a second one, and a third one lacks some.
     Then the second has given peers to the third, and a fourth one lacks some. And two jobs share five peers: the one that would
-    have three has two, and the other one gives none for that.
+    have three has two, and the other one gives none for that. And a job is stopped while all that has not ended goes, and
+    the queues of another one change only in their order. And by the rules before, no queue is fenced that closes.
+    And an input is read to its end while a task is added that would read it, too. And a process has declined a task, and has a
+    peer at the other one beside that of another process, which could take it. And a job gets another
+    number of partitions, which the rules before do not know.
     """
     worlds: list[World] = []
     begin = [
@@ -212,8 +259,64 @@ def just_gave() -> list[World]:
         *("b is submitted: in -> out; in never ends", "the links of b are made"),
         *("a takes at most 2 peers", "5 peers are born", "the offers are acked", "a takes at most 4 peers", "1 s pass"),
     ]
-    for sentences in (begin, begin + further, rounded):
+    cut = [
+        "a is submitted: first -> out, other -> log; first follows a job; other never ends; 1 partition",
+        *("the links of a are made", "2 peers are born", "the offers are acked", "P001 is exhausted", "P001 completes"),
+        "a becomes: first -> out; first follows a job; 1 partition, without other and log",
+        *("1 s pass", "the peers that are to give their tasks up do", "a is stopped", "the new links of a are made"),
+    ]
+    turned = ["a is submitted: in -> mid, mid -> one, mid -> two; in never ends", "the links of a are made"]
+    for order in ("mid -> two, mid -> one", "mid -> one, mid -> two"):
+        turned += [f"a becomes: in -> mid, {order}; in never ends", "the new links of a are made"]
+    shut = [
+        *(
+            "a is submitted: first -> one, other -> two -> three; first is a topic; other is a topic",
+            "the links of a are made",
+        ),
+        "a becomes: first -> one, other -> two -> three; first is a topic; other is a topic; nothing goes from two to three",
+        "a becomes: first -> one, other -> two -> three, two -> more; first is a topic; other is a topic",
+        "the new links of a are made",
+    ]
+    ended = [
+        *(
+            "a is submitted: first -> one, other -> b; first is a topic; other is a topic; 1 partition",
+            "the links of a are made",
+        ),
+        *("2 peers are born", "the offers are acked"),
+        "a becomes, with the same code: first -> one, first -> new, other -> b; first is a topic; other is a topic; 1 partition",
+        *("P001 is exhausted", "P001 completes", "the new links of a are made"),
+    ]
+    back = [
+        "live is submitted: orders -> write; orders never ends; 2 partitions; orders has times, and a checkpoint each minute",
+        *("the links of live are made", "live goes back to 5 min, as back"),
+        "the links of live are read: write reads orders from 7 9 for the checkpoint at 4 min",
+        "the links of live are gone",
+    ]
+    declined = [
+        *("P1 is born in south", "P2 is born in west", "P3 is born in east"),
+        *(
+            "a is submitted: in -> b -> c; in never ends; 2 partitions",
+            "the links of a are made",
+            "the offers are acked",
+        ),
+        *("P1 dies", "P3 dies", "P4 is born in east", "P4 declines, which may pass: no", "P5 is born in east"),
+    ]
+    other = ["3 partitions", "2 partitions; its inputs stand still for 3 partitions"]
+    resized = [
+        *("a is submitted: in -> mid -> out; in never ends; 2 partitions", "the links of a are made"),
+        *(f"a becomes: in -> mid -> out; in never ends; {remark}" for remark in (*other, other[0])),
+        "the new links of a are made",
+        "a becomes: in -> mid -> out; in never ends; 3 partitions; its inputs stand still for 1 partition",
+        "a is stopped",
+    ]
+    unknown = [
+        *("a is submitted: in -> out; in never ends; 2 partitions", "the links of a are made"),
+        *(f"a becomes: in -> out; in never ends; {remark}" for remark in other),
+    ]
+    for sentences in (begin, begin + further, rounded, cut, turned, shut, ended, back, declined, resized, unknown):
         worlds.append(World())
+        if sentences is shut or sentences is unknown:
+            worlds[-1].state = new_state("test", rules=3)
         for sentence in sentences:
             worlds[-1].say(sentence)
     return worlds
@@ -225,7 +328,7 @@ def reread(history: History) -> None:
     late = len(log) * 3 // 4
     for remembered, entries in ((1000, log[:late]), (1, log[late:])):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(changeset, "REMEMBERED_DEAD", remembered)
+            patch.setattr(peer_changes, "REMEMBERED_DEAD", remembered)
             patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 timers.due(state, event.at, TIMERS)
@@ -237,16 +340,104 @@ def reread(history: History) -> None:
         explain(state, job)
     assert decide.replay([]).n == 0
     two_releases()
-    for status in ("stopped", "completed"):
-        test_resume_windows.refusal(status)
+    half_made()
+    resumed()
+    lent()
     for world in just_gave():
         timers.due(world.state, world.now, TIMERS)
         timers.next_due(world.state, TIMERS)
+    decide.replay(log, new_state("test", rules=3))
     raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
-    for rules in (2, 2, 3):
+    for rules in (2, 2, 3, 4):
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))
     with pytest.raises(InternalError, match="SX-LOG-ORDER"):
         decide.decide(state, state.n, log[0][1])
+
+
+@cache
+def resumed() -> None:
+    """Other jobs ask to go on from one, or to replay it: whatever it is, and whatever stands in the way. Random histories seldom
+    come as far as to what the jobs read. Once is enough.
+    """
+    kept, positions = test_resume_windows.KEPT, {"read": {"t": [7] * 8}}
+    point = CheckpointPoint(60_000_000, positions, kept.marks)
+    counting = replace(test_resume_windows.counting(), checkpoint_every="1 min")
+    read, count, drop = counting.catalog
+    elsewhere = replace(counting, catalog=[replace(read, options={"topic": "u"}), count, drop])
+    stateless = replace(counting, catalog=[read, replace(count, group_by=None, window=None, fn="m:f"), drop])
+    whole = replace(SPEC, catalog=[replace(SPEC.catalog[0], connector="generator", options={}), SPEC.catalog[1]])
+    apart = replace(SPEC, catalog=[SPEC.catalog[0], replace(SPEC.catalog[1], connector="blackhole", options={})])
+    specs = (counting, elsewhere, stateless, whole, SPEC, apart)
+    known = Predecessor(counting, "stopped", topics={"read": {"t"}}, checkpoints=[point], end=kept)
+    befores: list[Predecessor | None] = [
+        *(None, known, known._replace(refused=True), known._replace(links_gone=False)),
+        *(known._replace(resumed_by=UNKNOWN_JOB), known._replace(resumed_by="k-1")),
+        known._replace(resumed_by="k-1", successor_ended=True),
+        *(known._replace(end=None), known._replace(status="completed"), known._replace(status="killed", topics={})),
+        *(known._replace(spec=spec, status="stopped", end=None, topics={"in": {"a"}}) for spec in specs[1:]),
+        *(known._replace(spec=spec, status="failed", end=None, topics={}) for spec in specs[1:]),
+    ]
+    for before in befores:
+        for spec in specs:
+            for at, replays in ((None, None), (point.at, None), (0, None), (None, point)):
+                for problem in resuming.resume_problems("j-1", before, spec, at, replays):
+                    problem.failure("j-1", "j-2")
+
+
+def lent() -> None:
+    """A job that was stopped with states, and others that go on with them. The jobs of random histories have none."""
+    history = History(random.Random(SEED), doubled=0.0)
+    world, spec = history.world, replace(test_resume_windows.counting(), checkpoint_every="1 min")
+    facts = {link.name: LinkFacts(8) for link in graph_of(spec, "test", "j-1").links}
+    for number in range(3):
+        history.deliver(PeerBorn(peer=f"Q{number}", format=FORMAT))
+    history.deliver(JobSubmitted(job="j-1", spec=spec))
+    history.deliver(made := LinksCreated(job="j-1", links=facts))
+    history.deliver(JobStopped(job="j-1"))
+    while not world.state.jobs["j-1"].ended:
+        event = history._obedient()
+        assert event is not None
+        history.deliver(replace(event, counts=Counts(dead=2)) if isinstance(event, Completed) else event)
+    kept, positions = test_resume_windows.KEPT, {"read": {"t": [7] * 8}}
+    point = CheckpointPoint(60_000_000, positions, kept.marks)
+    history.deliver(LinksRead(job="j-1", positions=positions, checkpoints=[point], end=kept))
+    history.deliver(gone := LinksDeleted(job="j-1"))
+
+    def goes_on(job: str, at: int | None = None) -> JobSubmitted:
+        return JobSubmitted(job=job, spec=replace(spec, name=job[0]), resumes="j-1", resumes_at=at)
+
+    def replays(job: str) -> JobSubmitted:
+        return JobSubmitted(job=job, spec=replace(spec, name=job[0]), resumes="j-1", replays=point)
+
+    for event, lends in (
+        (replays("r-1"), True),
+        (replays("s-1"), True),
+        (JobSubmitted(job="o-1", spec=replace(spec, name="o")), True),
+        (replace(made, job="o-1", revision=2), True),  # it has only one
+        (LinksFailed(job="o-1", revision=2, error=Failure("SX-KAFKA", "no")), True),
+        (JobKilled(job="r-1"), True),
+        (JobKilled(job="s-1"), False),
+        (JobKilled(job="o-1"), False),
+        (goes_on("k-1"), True),
+        (LinksCreated(job="k-1", links=facts), True),
+        (goes_on("l-1", point.at), True),  # refused
+        (made, True),  # again, and late
+        (JobKilled(job="k-1"), False),
+        (gone, False),
+        (goes_on("l-2", point.at), True),
+        (made, True),
+        (gone, True),
+        *((LettersClaimed(job="j-1", task=task.name, letters=2), True) for task in spec.catalog),
+        (JobKilled(job="l-2"), False),
+    ):
+        history.deliver(event)
+        assert world.state.jobs["j-1"].lends is lends, event
+    history.deliver(JobSubmitted(job="m-1", spec=replace(spec, name="m")))
+    history.deliver(replace(made, job="m-1"))
+    history.deliver(JobKilled(job="m-1"))
+    history.deliver(replace(gone, job="m-1"))
+    history.deliver(LinksRead(job="m-1", positions=positions, checkpoints=[point]))
+    assert not world.state.jobs["m-1"].read, "what comes after the links are gone counts for nothing"
 
 
 @pytest.mark.timeout(900)
@@ -258,8 +449,9 @@ def test_random_histories_reach_every_condition() -> None:
     would miss one now and then.
     """
     watch, before = Watch(), sys.gettrace()
-    assert sum(map(len, watch.unseen.values())) > 350, "the conditions are found"
-    for number in range(HISTORIES):
+    assert watch.left() > 350, "the conditions are found"
+    left, rare = watch.left(), []
+    for number in dict.fromkeys((*range(100), *RARE, *range(HISTORIES))):
         history = History(random.Random(f"{SEED}/{number}"))
         history.unkind(history.rng.randint(5, 100))
         sys.settrace(watch)
@@ -267,6 +459,10 @@ def test_random_histories_reach_every_condition() -> None:
             reread(history)
         finally:
             sys.settrace(before)
-        if not any(watch.unseen.values()):
+        if watch.left() < left and number >= 100:
+            rare.append(number)
+        left = watch.left()
+        if not left:
+            print(f"rare histories: {rare}")  # noqa: T201 (for who runs this with -s)
             return
     raise AssertionError("\n".join([f"{HISTORIES} random histories from {SEED}/0 on never saw", *watch.missing()]))

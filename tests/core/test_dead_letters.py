@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from queues.dead_letters import LARGEST, Letter, Origin, packed, told
+from queues.dead_letters import LARGEST, LETTER_FORMAT, Letter, Origin, packed, told
 from sardonyx.core.errors import Failure
 
 
@@ -43,6 +43,6 @@ def test_a_letter_always_fits_into_a_message(size: int) -> None:
 
 def test_a_letter_of_a_newer_release_is_not_misread() -> None:
     """A letter that says a newer version counts as unreadable, so a redo reports it and does not guess."""
-    letter = Letter("clean", "raw", "ValueError", 1, Failure("SX-C", "m"), Origin("t", 1, 2), format=2)
+    letter = Letter("clean", "raw", "ValueError", 1, Failure("SX-C", "m"), Origin("t", 1, 2), format=LETTER_FORMAT + 1)
     _, _, headers = packed(letter, b"x", None)
     assert told(Message(headers)) is None

@@ -12,13 +12,11 @@ from coordinator.core.invariants import check
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, new_state
 from coordinator.core.stored_state import encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
+from sardonyx.core.effects import CreateLinks, DeleteLinks, DeletePulse
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AckTimedOut,
     BackoffEnded,
-    CreateLinks,
-    DeleteLinks,
-    DeletePulse,
     GraceEnded,
     JobKilled,
     JobPurged,

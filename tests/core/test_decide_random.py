@@ -12,7 +12,7 @@ import random
 import pytest
 from history_maker import History
 
-from coordinator.core import changeset
+from coordinator.core import changeset, peer_changes
 from coordinator.core.decide import replay
 from coordinator.core.stored_state import encode_state
 from sardonyx.core.events import decode_event, encode_event
@@ -32,7 +32,7 @@ def test_random_histories(batch: int, seed: int) -> None:
 
 def play(name: str, *, longest: int = 60) -> None:
     """One history to its end, and its log once more. ``longest``: the most events before all behave."""
-    history = History(random.Random(name))
+    history = History(random.Random(name), parts=True)
     try:
         history.unkind(history.rng.randint(5, longest))
         history.settle()
@@ -47,7 +47,7 @@ def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.Mon
     """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: one that
     is reported again counts as new, and the rules still hold.
     """
-    monkeypatch.setattr(changeset, "REMEMBERED_DEAD", 2)
+    monkeypatch.setattr(peer_changes, "REMEMBERED_DEAD", 2)
     monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 2)
     for number in range(HISTORIES // 10):
         play(f"{seed}/short/{number}", longest=200)

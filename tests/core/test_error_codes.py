@@ -28,7 +28,7 @@ def codes_in_source() -> dict[str, str]:
 
 
 def test_every_code_in_the_source_is_documented() -> None:
-    """Whoever meets a code finds it on the page, with what to do."""
+    """A user who meets a code finds it on the page, with what to do."""
     missing = {code: path for code, path in codes_in_source().items() if code not in DOCUMENTED}
     assert not missing, "write these into docs/errors.md"
 

@@ -13,9 +13,11 @@ from explain_cases import CASES, COPY, MADE
 from history_maker import History
 from scenario_runner import World
 
-from coordinator.core.explain import FIXES, SHOWN, Code, Explanation, as_lines, explain
+from coordinator.core.explain import explain
+from coordinator.core.explanation import FIXES, SHOWN, Code, Explanation, as_lines
+from coordinator.core.plan import Plan
 from coordinator.core.scheduling import deserted
-from coordinator.core.state import Job, Plan
+from coordinator.core.state import Job
 from coordinator.core.stored_state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
@@ -52,6 +54,26 @@ def test_each_reason(sentences: list[str], reasons: list[str]) -> None:
     assert flat(explained(sentences)) == reasons
 
 
+def test_a_loop_that_goes_on_is_told_when_the_tasks_before_it_are_complete() -> None:
+    """Not while more may come, not of a job that never ends, and not when the loop has ended."""
+    history = ["copy is submitted: read -> fetch -> fresh -> write; fresh feeds back to fetch", MADE, "P1 is born"]
+
+    def told(*more: str) -> list[str]:
+        return [reason.text for reason in explained([*history, *more]).reasons if reason.code == "loop-goes-on"]
+
+    assert told("P1 acks") == []
+    through = ("P1 acks", "P1 is exhausted", "P1 completes", "P1 acks")
+    assert told(*through) == [
+        (
+            "loop loop (fetch -> fresh) goes on: the tasks before it are complete; "
+            "it ends when no row goes round any more (no max_hops)"
+        )
+    ]
+    assert len(told(*through, "P1 is exhausted", "P1 completes", "P1 acks")) == 1  # fresh is still at work
+    history[0] += "; read never ends"
+    assert told("P1 acks") == []
+
+
 def test_every_reason_has_its_history() -> None:
     """No reason is left out of the table above."""
     told = {line.split(" ")[0].rstrip(":") for _, _, reasons in CASES for line in reasons}
@@ -83,7 +105,7 @@ def test_words_for_people() -> None:
     refused = explained(["copy is submitted: read -> write; write names no topic"])
     assert as_lines(refused, 3.0) == [
         "copy is failed",
-        "  it was refused: SX-JOB-STRUCTURE: write names no topic, for 3.0 s",
+        "  it was refused: SX-JOB-STRUCTURE: write names no topic, 3.0 s ago",
         "    fix: run `sardonyx check` on the job; it names every problem and what to do about it",
     ]
     assert as_lines(explained([]), 3.0)[0] == "copy is not known"

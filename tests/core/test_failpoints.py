@@ -56,6 +56,15 @@ def test_a_point_is_armed_while_processes_run_and_taken_once(tmp_path: Path) -> 
     assert taken.suffix[1:].isdecimal()
 
 
+def test_a_point_may_only_say_who_came_by(tmp_path: Path) -> None:
+    """So a test knows that something has begun, and arms another point then."""
+    (tmp_path / "b").write_text("pass")
+    ran = passing(tmp_path, "")
+    assert (ran.stdout, ran.returncode) == ("abababab", 0)
+    (taken,) = tmp_path.iterdir()
+    assert taken.name.startswith("b.")
+
+
 def passing(folder: Path, before: str) -> subprocess.CompletedProcess[str]:
     """A process that passes the points, and does ``before`` first."""
     return subprocess.run(
@@ -68,7 +77,7 @@ def passing(folder: Path, before: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_who_is_seen_to_have_taken_a_failpoint_is_hit_for_sure(tmp_path: Path) -> None:
-    """Whoever armed it removes the mark as soon as it is there; the process that left it is hit all the same."""
+    """The test that armed it removes the mark as soon as it is there; the process that left it is hit all the same."""
     (tmp_path / "b").write_text("kill")
     removing = (
         "import pathlib\nrename = pathlib.Path.rename\n"

@@ -20,7 +20,7 @@ from sardonyx.runtime.failpoints import failpoint
 for number in range(2000):
     print(number, flush=True)
     failpoint("passed")
-    time.sleep(0.01)
+    time.sleep(0.01)  # so that it lives for 20 s if no fault ends it, longer than a test
 """
 
 

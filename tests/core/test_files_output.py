@@ -146,7 +146,7 @@ def test_append_leaves_what_is_there(tmp_path):
 
 
 def test_a_late_sealer_does_not_undo_a_later_job(tmp_path):
-    """Somebody who seals again after another job has replaced or extended the result removes nothing of it."""
+    """A peer that seals again after another job has replaced or extended the result removes nothing of it."""
     first = out(tmp_path, "job-1", mode="overwrite").stage(rows(1))
     out(tmp_path, "job-1", mode="overwrite").seal(first)
     second = out(tmp_path, "job-2", mode="append").stage(rows(2))

@@ -274,7 +274,7 @@ def test_numbers_keep_their_digits():
 
 
 def test_nesting_without_end_is_a_bad_record():
-    """Not the end of the process: this is what anybody may write to a topic."""
+    """Not the end of the process: any producer may write this to a topic."""
     for depth in (100, 2_000, 200_000):
         poison = [b'{"a":' + b"[" * depth + b"]" * depth + b"}", b'{"b":1}', b'{"a":' * depth + b"1" + b"}" * depth]
         table, bad = bad_reasons(poison)

@@ -60,7 +60,7 @@ def test_thousands_of_partitions_are_told_by_their_neighbours_least(seed: int, p
 
 
 def test_partitions_with_the_same_offset_take_no_room() -> None:
-    """A source with thousands of partitions, most of them empty, is told exactly."""
+    """A source with thousands of partitions, most of them empty, has an exact text."""
     front: Front = ((0,) * 700 + (12, 7) + (0,) * 4_000,)
     assert told(front, 60) == ((0, -699, 12, 7, 0, -3_999),)
     assert fitted(front, 60) == front

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from coordinator.core.state import Plan
+from coordinator.core.plan import Plan
 from sardonyx import Job, blackhole, files, generator, kafka, sql
 from sardonyx.cli.graph_text import draw
 from sardonyx.client.views import job_view
-from sardonyx.core.events import Counts
+from sardonyx.core.events import RULES, Counts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import TaskNote
 from sardonyx.job.parse import read
@@ -61,7 +61,7 @@ def test_fused_tasks_are_one_stage() -> None:
     assert [(link.name, link.kind) for link in third.egress] == [("third.parts", "parts")]
     assert (third.last.name, third.last.connector) == ("write", "files")
     assert graph.bound == {"second": ["first"], "write": ["third"]}
-    assert Plan(graph, {}, []).upstream == {"read": [], "first": ["read"], "third": ["first"]}
+    assert Plan(graph, {}, [], RULES).upstream == {"read": [], "first": ["read"], "third": ["first"]}
 
 
 def test_where_no_queue_of_ours_stands_nothing_changes() -> None:

@@ -8,10 +8,11 @@ from collections import Counter
 from scenario_runner import World
 
 from coordinator.core.decide import decide
-from coordinator.core.homes import peers_for
+from coordinator.core.homes import Standby, peers_for
 from coordinator.core.state import Kind, State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.core.events import FORMAT, PeerBorn, RulesRaised
+from sardonyx.core.standby import ranked
 
 ANY = Kind(0, frozenset())
 
@@ -112,11 +113,43 @@ def test_an_offer_takes_the_kinds_that_it_would_take_without_homes(seed: int) ->
                 ), (slot, found, last)
 
 
+def test_a_standby_is_the_next_choice() -> None:
+    """A slot without an idle peer in its own process goes to the first process of the task's order that has one, and the numbers
+    of each kind stay. A task without a standby does as before.
+    """
+    state = new_state()
+    homes = ["alpha:1", "beta:1", "gamma:1", "delta:1"]
+    order = ranked("work", "count", homes)
+    for number, home in enumerate(reversed(order)):  # the first of the order has been idle for the shortest time
+        born(state, f"p{number}", home.partition(":")[0])
+    at = {state.peers[name].home: name for name in state.by_state["idle"]}
+    assert peers_for(state, ANY, [0], [], None, Standby("work", "count", [])) == {0: at[order[0]]}
+    assert peers_for(state, ANY, [0], ["gone:1"], None, Standby("work", "count", [])) == {0: at[order[0]]}
+    assert peers_for(state, ANY, [0], [order[2]], None, Standby("work", "count", [])) == {0: at[order[2]]}
+    assert peers_for(state, ANY, [0, 1], ["gone:1", order[0]], None, Standby("work", "count", [])) == {
+        0: at[order[1]],
+        1: at[order[0]],
+    }
+    assert peers_for(state, ANY, [0], [], None, Standby("work", "count", [order[0]])) == {0: at[order[1]]}
+    assert peers_for(state, ANY, [0], ["gone:1"]) == {0: at[order[3]]}
+    born(state, "gpu", order[0].partition(":")[0], ("gpu",))
+    assert peers_for(state, Kind(0, frozenset({"gpu"})), [0], [], None, Standby("work", "count", [])) == {0: "gpu"}
+
+
 def test_where_a_peer_failed_it_is_not_preferred() -> None:
     """The cause may lie in its process, and the slot would return to it for as long as that lasts."""
-    for ends in ("P2 fails: disk", "P2 is evicted"):
-        world = played(*BEGUN, ends)
-        assert world.state.jobs["work"].tasks["write"].last in ([], [""]), ends
+    for ends in ("P3 fails: disk", "P3 is evicted"):
+        world = World()
+        for sentence in (
+            "work is submitted: read -> write; write takes at most 1; read takes at most 1",
+            "the links of work are made",
+            *(*BEGUN, "P3 is born in west", "P2 dies"),
+        ):
+            world.say(sentence)
+        assert world.state.jobs["work"].tasks["write"].last == ["west:1"]
+        world.say("P3 acks")
+        world.say(ends)
+        assert world.state.jobs["work"].tasks["write"].last == [""], ends
 
 
 def test_rules_2_prefer_no_process() -> None:

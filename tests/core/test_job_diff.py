@@ -9,10 +9,12 @@ import pytest
 from job_changes import fields_of, other_value
 from msgspec.structs import replace
 
-from sardonyx.core.job_diff import CodeChange, Difference, JobDiff, job_diff
+from sardonyx.core.graphing import GraphSpec
+from sardonyx.core.iterating import IterateSpec
+from sardonyx.core.job_diff import CodeChange, Difference, JobDiff, Refusal, job_diff
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
-from sardonyx.core.resuming import Predecessor
+from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.spec_fields import JOB_FIELDS, TASK_FIELDS, DifferenceKind, kind_of_field, same
 from sardonyx.core.stores import SqlStore
@@ -41,6 +43,11 @@ def counts(window: WindowSpec = WINDOW, **job: Any) -> JobSpec:
     return orders(price={"fn": None, "window": window, "group_by": ["user"]}, **job)
 
 
+def resume_refusals(diff: JobDiff) -> list[Refusal]:
+    """Why the new job cannot go on from where the old one ends."""
+    return [refusal for refusal in diff.refusals if refusal.way == "resume"]
+
+
 def shown(diff: JobDiff) -> list[str]:
     """Each difference in a line: where, kind, field, and in which ways it can be carried out."""
     parts = [("job", diff.job), *((f"task {each.name}", each.differences) for each in diff.tasks)]
@@ -52,26 +59,27 @@ def line(each: Difference) -> str:
     return f"{each.kind} {each.field}: {' '.join(each.ways)}" if each.field else f"{each.kind}: {' '.join(each.ways)}"
 
 
-RESUME, START, SCALE, KEEP = "resume start", "start", "scale resume start", "keep resume start"
+CHANGE, RESUME, START = "change resume start", "resume start", "start"
+SCALE, KEEP = f"scale {CHANGE}", f"keep {CHANGE}"
 ON_TOPIC = {"type": "input", "connector": "kafka", "options": {"topic": "refunds", "start": "latest"}}
 KINDS = [
     # the new job, what it differs in
-    (orders(price={"fn": "job:price2"}), [f"task price function fn: {RESUME}"]),
-    (orders(price={"params": {"rate": 2}}), [f"task price function params.rate: {RESUME}"]),
-    (orders(tax={"lifecycle": "job:Rates"}), [f"task tax function lifecycle: {RESUME}"]),
-    (orders(price={"batch_size": 10}), [f"task price settings batch_size: {RESUME}"]),
+    (orders(price={"fn": "job:price2"}), [f"task price function fn: {CHANGE}"]),
+    (orders(price={"params": {"rate": 2}}), [f"task price function params.rate: {CHANGE}"]),
+    (orders(tax={"lifecycle": "job:Rates"}), [f"task tax function lifecycle: {CHANGE}"]),
+    (orders(price={"batch_size": 10}), [f"task price settings batch_size: {CHANGE}"]),
     (
         orders(price={"max_peers": 2, "min_peers": 2}),
-        [f"task price settings {x}_peers: {RESUME}" for x in ("min", "max")],
+        [f"task price settings {x}_peers: {CHANGE}" for x in ("min", "max")],
     ),
-    (orders(tax={"on_error": OnError(retries=2)}), [f"task tax settings on_error.retries: {RESUME}"]),
+    (orders(tax={"on_error": OnError(retries=2)}), [f"task tax settings on_error.retries: {CHANGE}"]),
     (
         orders(tax={"on_error": OnError(then="dead_letter")}),
-        [f"task tax settings on_error.then: {RESUME}", f"link tax.dead added: {RESUME}"],
+        [f"task tax settings on_error.then: {CHANGE}", f"link tax.dead added: {CHANGE}"],
     ),
     (orders(tax={"fuse": True}), [f"task tax settings fuse: {RESUME}", f"link price.tax link kind: {RESUME}"]),
-    (orders(tax={"tags": ["gpu"]}), [f"task tax settings tags: {RESUME}"]),
-    (orders(tax={"doc": "adds the tax"}), [f"task tax doc doc: {RESUME}"]),
+    (orders(tax={"tags": ["gpu"]}), [f"task tax settings tags: {CHANGE}"]),
+    (orders(tax={"doc": "adds the tax"}), [f"task tax doc doc: {CHANGE}"]),
     (
         orders(tax={"group_by": ["user"]}),
         [f"task tax key group_by: {RESUME}", f"link price.tax key group_by: {RESUME}"],
@@ -101,7 +109,7 @@ KINDS = [
     ),
     (
         orders(routes={"price.tax": Route(where="job:taxed", of="results")}),
-        [f"link price.tax route where: {RESUME}"],
+        [f"link price.tax route where: {CHANGE}"],
     ),
     (orders(read={"options": {"topic": "orders", "start": "latest"}}), [f"task read input options.start: {RESUME}"]),
     (orders(read={"time": TimeSpec(column="at")}), [f"task read input time: {RESUME}"]),
@@ -109,20 +117,20 @@ KINDS = [
     (orders(weight=2.0, max_peers=4), [f"job share weight: {SCALE}", f"job share max_peers: {SCALE}"]),
     (orders(percentage=20.0), [f"job share percentage: {SCALE}"]),
     (orders(keep="1 h"), [f"job settings keep: {KEEP}"]),
-    (orders(keep="100 ms"), [f"job settings keep: {RESUME}"]),  # `link keep` would round it up to a second
-    (orders(partitions=4), [f"job settings partitions: {RESUME}"]),
+    (orders(keep="100 ms"), [f"job settings keep: {CHANGE}"]),  # `link keep` would round it up to a second
+    (orders(partitions=4), [f"job settings partitions: change {RESUME}"]),
     (orders(lineage=True), [f"job settings lineage: {RESUME}"]),
-    (orders(name="orders-2", doc="new"), [f"job settings name: {RESUME}", f"job doc doc: {RESUME}"]),
+    (orders(name="orders-2", doc="new"), [f"job settings name: {RESUME}", f"job doc doc: {CHANGE}"]),
     (
         orders(code="abc"),
-        [f"job function code: {RESUME}", f"task price function code: {RESUME}", f"task tax function code: {RESUME}"],
+        [f"job function code: {CHANGE}", f"task price function code: {CHANGE}", f"task tax function code: {CHANGE}"],
     ),
     # what moves the reading of a topic, or ends it, cannot be resumed; what else differs could be
     (
         orders(read={"options": {"topic": "orders-2", "start": "earliest"}}, tax={"batch_size": 9}),
         [
             f"task read input options.topic: {START}",
-            f"task tax settings batch_size: {RESUME}",
+            f"task tax settings batch_size: {CHANGE}",
             f"link read.price input topic: {START}",
         ],
     ),
@@ -130,7 +138,7 @@ KINDS = [
         orders(read={"fn": "job:parse"}, price={"fn": "job:price2"}),
         [
             f"task read function fn: {START}",
-            f"task price function fn: {RESUME}",
+            f"task price function fn: {CHANGE}",
             f"link read.topic added: {START}",
             f"link read.price link kind: {START}",
         ],
@@ -138,8 +146,8 @@ KINDS = [
     (
         orders(price={"group_by": ["user"], "batch_size": 9, "on_error": OnError(retries=2)}),
         [
-            f"task price settings batch_size: {RESUME}",
-            f"task price settings on_error.retries: {RESUME}",
+            f"task price settings batch_size: {CHANGE}",
+            f"task price settings on_error.retries: {CHANGE}",
             f"task price key group_by: {START}",
             f"link read.topic added: {START}",
             f"link read.price link kind: {START}",
@@ -178,13 +186,13 @@ def test_tasks_and_links_are_kept_changed_added_or_removed() -> None:
         "tax.log": (None, "internal"),
     }
     assert "resume" in forth.ways
-    assert back.ways == ["start"]  # nobody would read on in `refunds`
-    assert [(each.task, each.link) for each in back.refusals] == [("price", "more.price")]
+    assert back.ways == ["change", "start"]  # no task would read on in `refunds`
+    assert [(each.task, each.link) for each in resume_refusals(back)] == [("price", "more.price")]
     assert "resume" in next(each for each in back.tasks if each.name == "log").differences[0].ways
 
 
 def test_a_task_under_another_name_is_another_task_and_is_pointed_out() -> None:
-    """Nothing is guessed, but a user who renamed a task is told what came of it."""
+    """Nothing is guessed, but a user who renamed a task sees what came of it."""
     old = orders()
     renamed = replace(old.task("tax"), name="vat")
     new = replace(
@@ -291,6 +299,8 @@ def test_the_state_of_keys_and_of_relations_has_a_shape_too() -> None:
     """Its columns, how long it is kept, what is joined within which time; and functions are functions."""
     keyed = KeyedSpec(ttl={"*": "1 day"}, state="total double")
     relation = RelationSpec(kind="join", left="price", right="other", within="10 min")
+    ranks = GraphSpec(algorithm="pagerank", edges="price", source="a", target="b")
+    rounds = IterateSpec(state="n bigint")
     pairs: list[tuple[str, Any, Any, list[str]]] = [
         ("keyed", keyed, replace(keyed, state="total double, n int"), ["state keyed.state"]),
         ("keyed", keyed, replace(keyed, ttl={"*": "2 days"}), ["state keyed.ttl.*"]),
@@ -301,6 +311,11 @@ def test_the_state_of_keys_and_of_relations_has_a_shape_too() -> None:
         ("relation", relation, replace(relation, within="600 s"), []),
         ("relation", relation, replace(relation, right_on=["id"]), ["key relation.right_on"]),
         ("relation", relation, replace(relation, how="left"), ["settings relation.how"]),
+        ("graph", ranks, replace(ranks, damping=0.9), ["settings graph.damping"]),
+        ("graph", ranks, replace(ranks, source="from"), ["state graph.source"]),
+        ("iterate", rounds, replace(rounds, max_rounds=9), ["settings iterate.max_rounds"]),
+        ("iterate", rounds, replace(rounds, store="rocksdb"), ["state iterate.store"]),
+        ("iterate", rounds, None, ["state iterate"]),
     ]
     for field, one, other, found in pairs:
         old, new = (orders(tax={"group_by": ["user"], field: value}) for value in (one, other))
@@ -316,6 +331,8 @@ def structs() -> list[tuple[str, type]]:
         ("window.", WindowSpec),
         ("keyed.", KeyedSpec),
         ("relation.", RelationSpec),
+        ("graph.", GraphSpec),
+        ("iterate.", IterateSpec),
     ]
 
 
@@ -343,7 +360,12 @@ def test_every_field_of_a_task_is_compared(prefix: str, field: str, rng: random.
     cls = dict(structs())[prefix]
     old = orders().task("tax")
     if prefix:
-        needed = {WindowSpec: {"kind": "tumbling"}, RelationSpec: {"kind": "join"}, TimeSpec: {"column": "at"}}
+        needed = {
+            WindowSpec: {"kind": "tumbling"},
+            RelationSpec: {"kind": "join"},
+            TimeSpec: {"column": "at"},
+            GraphSpec: {"algorithm": "degrees", "edges": "price", "source": "a", "target": "b"},
+        }
         inner = cls(**needed.get(cls, {}))
         old = replace(old, **{prefix[:-1]: inner})
         new = replace(old, **{prefix[:-1]: other_field(rng, inner, field)})
@@ -362,17 +384,29 @@ def test_every_field_of_a_task_is_compared(prefix: str, field: str, rng: random.
 
 
 def test_state_and_what_is_read_whole_refuse_every_change_and_say_why() -> None:
-    """The reasons of `job submit --resume`, before anybody stops the job. What can be changed in the running job still can."""
+    """The reasons of `job submit --resume`, before the job is stopped. What can be changed in the running job still can. A state
+    that has its place goes on.
+    """
     diff = job_diff(counts(), counts(priority=3, partitions=2), job="orders-k3x9qa")
-    assert shown(diff) == ["job settings partitions: start", "job share priority: scale start"]
+    assert shown(diff) == ["job settings partitions: start", "job share priority: scale change start"]
     assert diff.ways == ["start"]
     assert not diff.in_place
-    (refusal,) = diff.refusals
+    assert [refusal.failure.message for refusal in diff.refusals if refusal.way == "change"] == [
+        (
+            "job orders-k3x9qa cannot be changed like that: "
+            "task price keeps a state, and with 2 partitions its keys would be in other ones; "
+            "only a new job can have them, which makes its state of the rows from its `start=` on"
+        )
+    ]
+    (refusal,) = resume_refusals(diff)
     assert (refusal.way, refusal.task, refusal.failure.code) == ("resume", "price", "SX-JOB-RESUME")
-    assert refusal.failure.message.startswith("job orders-k3x9qa cannot be resumed: its task price had a state")
+    assert refusal.failure.message.endswith("the state of its task price has no place in the new job")
+    assert refusal.failure.cause == "the new job has 2 partitions, and keys would move to others"
+    kept = job_diff(counts(), counts(tax={"batch_size": 7}), job="orders-k3x9qa")
+    assert (kept.ways, kept.begins_empty) == (["change", "resume", "start"], [])
     assert job_diff(counts(), counts(priority=3)).in_place
     files = orders(read={"connector": "files", "options": {"path": "/in"}})
-    assert "would be read a second time" in job_diff(files, files).refusals[0].failure.message
+    assert "would be read a second time" in resume_refusals(job_diff(files, files))[0].failure.message
 
 
 def test_a_bounded_job_completes_and_its_windows_close_so_it_can_be_resumed() -> None:
@@ -405,7 +439,7 @@ def test_an_ended_job_is_judged_as_it_ended_and_nothing_is_changed_in_it() -> No
     ]:
         diff = job_diff(orders(), new, before)
         assert diff.ways == ["start"]
-        assert reason in diff.refusals[0].failure.message
+        assert reason in resume_refusals(diff)[0].failure.message
 
 
 def test_with_the_modules_at_hand_only_tasks_that_may_be_changed_are_named() -> None:

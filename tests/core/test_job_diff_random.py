@@ -17,10 +17,11 @@ from test_job_diff import shown
 from coordinator.core.admission import predecessor, resume_refusal
 from coordinator.core.state import Job
 from sardonyx.core.graph import graph_of
-from sardonyx.core.job_diff import Difference, JobDiff, job_diff
-from sardonyx.core.resuming import Predecessor, resume_problems
+from sardonyx.core.job_diff import Difference, JobDiff, Refusal, job_diff
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec
-from tests.random_jobs import random_spec
+from tests.random_jobs import random_spec, with_loops
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
@@ -35,6 +36,11 @@ def test_a_job_does_not_differ_from_itself(number: int) -> None:
     assert diff.equal
     assert shown(diff) == []
     assert {each.status for each in [*diff.tasks, *diff.links]} <= {"kept"}
+
+
+def resume_refusals(diff: JobDiff) -> list[Refusal]:
+    """Why the new job cannot go on from where the old one ends."""
+    return [refusal for refusal in diff.refusals if refusal.way == "resume"]
 
 
 @settings(max_examples=600)
@@ -71,8 +77,11 @@ def job_of(rng: random.Random, spec: JobSpec) -> Job:
         "tasks": tasks,
         "status": wanted if rng.random() < 0.8 else rng.choice(["completed", "stopped", "failed", "killed"]),
         "links": "gone" if rng.random() < 0.95 else "made",
+        "retired": [],
         "resumed_by": "j-9" if rng.random() < 0.05 else "",
         "refused": rng.random() < 0.02,
+        "checkpoints": [],
+        "end": Predecessor(spec, "running").once_ended().end if rng.random() < 0.8 else None,
     }
     return cast("Job", SimpleNamespace(**state))
 
@@ -87,28 +96,30 @@ def test_the_diff_says_that_a_job_can_be_resumed_exactly_if_the_coordinator_take
     for _ in range(rng.randint(0, 3)):
         new, _ = random_change(rng, new)
     job = job_of(rng, old)
-    refused = resume_refusal("j-2", new, "j-1", job)
-    diff = job_diff(old, new, predecessor(job), job="j-1")
+    refused = resume_refusal("j-2", new, "j-1", {"j-1": job})
+    diff = job_diff(old, new, predecessor(job, {"j-1": job}), job="j-1")
     assert ("resume" in diff.ways) == (refused is None)
-    assert ("resume" in diff.ways) == (not diff.refusals)
+    assert ("resume" in diff.ways) == (not resume_refusals(diff))
     if refused is not None:
-        first = diff.refusals[0].failure
+        first = resume_refusals(diff)[0].failure
         assert (first.code, first.message, first.cause, first.fix) == (
             refused.code,
             refused.message,
             refused.cause,
             refused.fix,
         )
-    assert ("resume" in diff.ways) == (not diff.refusals and all("resume" in each.ways for each in diff.differences))
+    assert ("resume" in diff.ways) == (
+        not resume_refusals(diff) and all("resume" in each.ways for each in diff.differences)
+    )
     assert diff.equal or ("resume" in diff.ways) == all("resume" in each.ways for each in diff.differences)
     links = {each.name for each in diff.links if each.differences}
-    assert {each.link for each in diff.refusals} - {""} <= links
+    assert {each.link for each in resume_refusals(diff)} - {""} <= links
 
 
 @settings(max_examples=300)
 @given(NUMBERS)
 def test_what_is_said_of_a_running_job_holds_once_it_has_ended_as_its_user_wants(number: int) -> None:
-    """Nobody stops a job in vain: the coordinator then decides as the diff has said."""
+    """No user stops a job in vain: the coordinator then decides as the diff has said."""
     rng = random.Random(number)
     old = enriched(rng, random_spec(rng, "j", endless=0.9))
     new, _ = random_change(rng, old)
@@ -120,11 +131,22 @@ def test_what_is_said_of_a_running_job_holds_once_it_has_ended_as_its_user_wants
         for stage in stages
     }
     status = "completed" if bounded else "stopped"
-    job = SimpleNamespace(spec=old, tasks=positions, status=status, links="gone", resumed_by="", refused=False)
-    refused = resume_refusal("j-2", new, "j-1", cast("Job", job))
+    end = Predecessor(old, "running", links_gone=False).once_ended().end
+    job = SimpleNamespace(
+        spec=old,
+        tasks=positions,
+        status=status,
+        links="gone",
+        resumed_by="",
+        refused=False,
+        retired=[],
+        checkpoints=[],
+        end=end,
+    )
+    refused = resume_refusal("j-2", new, "j-1", {"j-1": cast("Job", job)})
     assert ("resume" in before.ways) == (refused is None)
     if refused is not None:
-        assert before.refusals[0].failure.message == refused.message
+        assert resume_refusals(before)[0].failure.message == refused.message
 
 
 def with_marked_taken_back(old: JobSpec, new: JobSpec, diff: JobDiff) -> JobSpec:
@@ -152,7 +174,8 @@ def with_marked_taken_back(old: JobSpec, new: JobSpec, diff: JobDiff) -> JobSpec
         if name in old.routes:
             routes[name] = old.routes[name]
     workflow = [edge for edge in edges if after.keys() >= set(edge)]
-    return replace(new, catalog=list(after.values()), workflow=workflow, routes=routes)
+    rest = replace(new, catalog=list(after.values()), workflow=workflow, routes=routes, cycles=[])
+    return with_loops(rest, new.cycles)
 
 
 def fused_after_one(spec: JobSpec) -> bool:
@@ -172,7 +195,7 @@ def test_without_what_a_resume_does_not_take_it_takes_the_rest(number: int) -> N
         new, _ = random_change(rng, new)
     before = Predecessor(old, "running", links_gone=False)
     diff = job_diff(old, new, before)
-    if not all(refusal.link for refusal in diff.refusals):
+    if not all(refusal.link for refusal in resume_refusals(diff)):
         return  # it is not about what differs
     rest = with_marked_taken_back(old, new, diff)
     if all(map(fused_after_one, (old, new, rest))):

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from queues import block
 from queues.dead_letters import Letter, Origin
 from queues.messages import FRONT_HEADER
-from sardonyx import Count, Job, blackhole, counted, event_time, everything, generator, kafka, tumbling
-from sardonyx.cli.progress_commands import place_of, table_of, way_of
-from sardonyx.client.progress import JobProgress, RecordTrace, look_of, progress_of, trace_of, with_letters
+from queues.origins import written
+from sardonyx import (
+    Count,
+    Job,
+    blackhole,
+    calendar,
+    counted,
+    event_time,
+    everything,
+    generator,
+    hopping,
+    kafka,
+    tumbling,
+)
+from sardonyx.cli.progress_commands import lines_of, place_of, table_of, way_of
+from sardonyx.client.progress import JobProgress, look_of, progress_of
+from sardonyx.client.record_trace import RecordTrace, trace_of, with_letters, with_way
+from sardonyx.client.record_windows import windows_in
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
 from sardonyx.core.front_text import LONGEST_FRONT
 from sardonyx.core.fronts import Held
-from sardonyx.core.graph import graph_of
+from sardonyx.core.graph import Link, graph_of
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.notes import TaskNote
 from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look
+from sardonyx.core.record_way import Seen
 from sardonyx.testing import ClockedRun
 
 Begin = Callable[..., ClockedRun]
@@ -31,11 +50,12 @@ DAY = "2026-11-23T"
 
 
 def traffic(window: Any = None, lineage: bool = True, **options: Any) -> Job:
-    """Hits in windows, and the results in longer windows."""
+    """Hits in windows, and their results."""
     job = Job("traffic", partitions=2, lineage=lineage)
     hits = job.input("hits", kafka("hits", schema="user string, at timestamp", start="earliest"), time=event_time("at"))
     chosen = tumbling("1 min") if window is None else window
-    found = job.window("per-user", chosen, after=hits, group_by="user", aggregate={"hits": Count()}, **options)
+    options = {"aggregate": {"hits": Count()}} | options
+    found = job.window("per-user", chosen, after=hits, group_by="user", **options)
     job.output("out", kafka("out"), after=found)
     return job
 
@@ -184,6 +204,184 @@ def test_a_record_is_traced_to_the_window_that_holds_it(sardonyx_clocked: Begin)
     assert cells[2][1] == "it may be in rows that the task holds, until the clock is 2026-11-23 10:02:00.000"
     unread = traced(run, 2, end=3)
     assert [each.state for each in unread.tasks] == ["unread", "waiting"]
+
+
+def test_a_record_is_followed_from_batch_to_batch(sardonyx_clocked: Begin) -> None:
+    """The task that reads it tells its batch, and what that wrote; the window's task tells the batch that took it in, and that
+    its results do not say of which rows they are.
+    """
+    job = Job("way", partitions=2, lineage=True)
+    hits = job.input("hits", kafka("hits", schema="user string, at timestamp", start="earliest"), time=event_time("at"))
+    found = job.window("per-user", tumbling("1 min"), after=hits, group_by="user", aggregate={"hits": Count()})
+    job.output("out", kafka("out"), after=found)
+    job.output("kept", blackhole(), after=job.distinct("one", after=hits, by="user", within="1 h"))
+    run = sardonyx_clocked(job)
+    run.give("hits", [hit("10:00:10"), hit("10:00:20", "b")])
+    run.give("hits", [hit("10:00:30")])
+    engine = run._engine
+    last = with_way(traced(run, 2), engine.graph, looked(run), written_in(run), values=values_in(run))
+    tasks = {each.task: each for each in last.tasks}
+    (batch,) = tasks["hits"].batches
+    assert [(each.link, each.partition, each.start, each.end) for each in batch.read] == [("hits.topic", 0, 2, 3)]
+    assert (batch.rows, batch.peer) == (1, "test-0")
+    assert {each.link for each in tasks["hits"].outputs} == {"hits.per-user", "hits.one"}
+    assert all(each.sure and each.rows == 1 for each in tasks["hits"].outputs)
+    begin = round(datetime(2026, 11, 23, 10, tzinfo=UTC).timestamp()) * 1_000_000
+    assert tasks["per-user"].windows == [(begin, begin + 60_000_000)]
+    assert "; its window is 2026-11-23 10:00:00.000 to 2026-11-23 10:01:00.000" in str(
+        list(way_of(last).columns[2].cells)
+    )
+    assert tasks["one"].windows == []
+    (took,) = tasks["per-user"].batches
+    assert [each.link for each in took.read] == ["hits.per-user"]
+    assert tasks["per-user"].outputs == []
+    assert "results of windows" in tasks["per-user"].unknown[0]
+    first = with_way(traced(run, 0), engine.graph, looked(run), written_in(run))
+    tasks = {each.task: each for each in first.tasks}
+    assert not any(each.sure for each in tasks["hits"].outputs)
+    said = [line for each in first.tasks for line in lines_of(each)]
+    assert any(
+        "hits: worked in a batch of 2 rows at " in line and "with hits.topic[0]@0-1, by peer" in line for line in said
+    )
+    assert any("hits: what was made of it is among what was written to hits.per-user[" in line for line in said)
+    assert any(line.startswith("per-user: not known: which of its results it is in") for line in said)
+
+
+def written_in(run: ClockedRun) -> Callable[..., dict[int, Seen]]:
+    """Reads what tasks have written in a run: all of it."""
+    engine = run._engine
+
+    def read(link: Link, _enough: Any) -> dict[int, Seen]:
+        found = {}
+        for number in range(engine.facts[link.name].partitions):
+            stored = engine.topics.read(Partition(link.topic, number))
+            rows = [each for each in (written(m, listing=link.kind == "parts") for m in stored) if each is not None]
+            found[number] = Seen(rows, 0, 0, to_end=True)
+        return found
+
+    return read
+
+
+def values_in(run: ClockedRun) -> Callable[..., list[bytes]]:
+    """Gives messages of a run."""
+
+    def values(link: Link, places: Mapping[int, Sequence[int]]) -> list[bytes]:
+        return [
+            run._engine.topics.read(Partition(link.topic, number), offset)[0].value() or b""
+            for number, offsets in places.items()
+            for offset in offsets
+        ]
+
+    return values
+
+
+def test_rows_of_several_windows_may_be_in_any_of_them(sardonyx_clocked: Begin) -> None:
+    """A batch is not told apart by its rows, but windows that have closed hold none of them. Where a message is not there any
+    more, no window is told.
+    """
+    run = sardonyx_clocked(traffic(window=hopping("1 min", every="30 s")))
+    run.give("hits", [hit("10:00:10"), hit("10:02:20", "b")])
+    found = with_way(traced(run, 1), run._engine.graph, looked(run), written_in(run), values=values_in(run))
+    task = next(each for each in found.tasks if each.task == "per-user")
+    assert task.state == "held"
+    begin = round(datetime(2026, 11, 23, 10, tzinfo=UTC).timestamp())
+    assert [((start // 1_000_000) - begin, (end - start) // 1_000_000) for start, end in task.windows] == [
+        (90, 60),
+        (120, 60),
+    ]
+    cells = str(list(way_of(found).columns[2].cells))
+    assert "; in some of 2 windows, 2026-11-23 10:01:30.000 to 2026-11-23 10:03:00.000" in cells
+    gone = with_way(traced(run, 1), run._engine.graph, looked(run), written_in(run), values=lambda *_: None)
+    assert all(each.windows == [] for each in gone.tasks)
+
+
+def as_they_are(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def test_rows_that_are_not_combined_are_told_by_their_times() -> None:
+    """The column that the window goes by. Where a row has no time, or a newer release has written it, no window is told."""
+    job = traffic(hopping("1 min", every="30 s"), aggregate=None, fn=as_they_are)
+    stage = graph_of(job.spec(), "d", "traffic-1").stage("per-user")
+    window, (link,) = stage.task.window, stage.ingress
+    assert window is not None
+    assert not link.combined
+    begin = datetime(2026, 11, 23, 10, tzinfo=UTC)
+
+    def message(*seconds: int | None, column: str = "at", form: int | None = None) -> bytes:
+        times = [None if each is None else begin + timedelta(seconds=each) for each in seconds]
+        rows = pa.table({"user": ["a"] * len(times), column: pa.array(times, pa.timestamp("us", "UTC"))})
+        if form is not None:
+            rows = rows.replace_schema_metadata({block._FORMAT_KEY: str(form).encode()})
+        return block.encode(rows)[0].value
+
+    start = round(begin.timestamp()) * 1_000_000
+    told = windows_in(window, link, [message(10, 20), message(95)])
+    assert told is not None
+    assert [(low - start) // 1_000_000 for low, _ in told] == [-30, 0, 60, 90]
+    assert {high - low for low, high in told} == {60_000_000}
+    for unknown in (message(10, None), message(10, column="when"), message(10, form=block.FORMAT + 1)):
+        assert windows_in(window, link, [message(10), unknown]) is None
+    assert windows_in(window, msgspec.structs.replace(link, row_time=None), [message(10)]) is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("window", "size", "every", "options"),
+    [
+        (tumbling("1 min"), 60, 60, {}),
+        (tumbling("1 min"), 60, 60, {"allowed_lateness": "2 min"}),
+        (hopping("2 min", every="30 s"), 120, 30, {"grace": "40 s"}),
+        (hopping("50 s", every="20 s"), 50, 20, {}),
+        (calendar("hour"), 3600, 3600, {}),
+    ],
+)
+def test_no_window_that_holds_a_record_is_left_out(
+    sardonyx_clocked: Begin,
+    rng: random.Random,
+    window: Any,
+    size: int,
+    every: int,
+    options: dict[str, Any],
+    batch_size: int,
+) -> None:
+    """Whatever came in whatever order, late or not: among the windows that are told are all of the record's own that may still
+    take it, and none that has closed. Of a batch with one row they are exactly its own.
+    """
+    waits = {"grace": 40, "allowed_lateness": 120}
+    kept = sum(waits[name] for name in options if name in waits)
+    exact, told = 0, 0
+    for _ in range(4):
+        run = sardonyx_clocked(traffic(window, **options), batch_size=batch_size)
+        times: list[int] = []
+        for minute in range(5):
+            fresh = [rng.randrange(max(0, minute * 60 - 90), minute * 60 + 60) for _ in range(rng.randint(1, 4))]
+            run.give("hits", [hit(f"10:{at // 60:02}:{at % 60:02}", rng.choice("abc")) for at in fresh])
+            times += fresh
+        begin = int(datetime.fromisoformat(f"{DAY}10:00:00+00:00").timestamp())
+        for offset, at in enumerate(times):
+            found = with_way(
+                traced(run, offset), run._engine.graph, looked(run), written_in(run), values=values_in(run)
+            )
+            task = next(each for each in found.tasks if each.task == "per-user")
+            if task.state != "held" or not task.windows:
+                continue
+            (link,) = run._engine.graph.stage("per-user").ingress
+            closed = run._engine.tasks["per-user"].positions[Partition(link.topic, task.batches[0].read[0].partition)]
+            last = (begin + at) // every * every
+            own = {
+                (start * 1_000_000, (start + size) * 1_000_000)
+                for start in range(last - size // every * every, last + 1, every)
+                if start <= begin + at < start + size and (start + size + kept) * 1_000_000 > closed.clock.seen
+            }
+            assert own <= {*task.windows}, (at, own, task)
+            assert all(end + kept * 1_000_000 > closed.clock.seen for _, end in task.windows)
+            if task.batches[0].rows == 1 and len(task.batches) == 1:
+                assert own == {*task.windows}, (at, own, task)
+                exact += 1
+            told += 1
+    assert told, "no record was held at the end"
+    assert exact or batch_size > 1, "no batch had one row"
 
 
 def traced(run: ClockedRun, offset: int, partition: int = 0, end: int | None = None) -> RecordTrace:
@@ -342,7 +540,7 @@ def _facts(partitions: int) -> Any:
 
 
 def test_a_job_that_does_not_ask_writes_nothing_more(sardonyx_clocked: Begin) -> None:
-    """Its positions and statements are what they are without lineage; what can be told without it is told."""
+    """Its positions and statements are what they are without lineage; progress holds what is known without it."""
     run = sardonyx_clocked(traffic(lineage=False))
     run.give("hits", [hit("10:00:10")])
     held = [position for task in run._engine.tasks.values() for position in task.positions.values()]

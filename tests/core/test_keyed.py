@@ -11,11 +11,12 @@ import pytest
 from queues.keys import canonical
 from sardonyx.core.clocks import END
 from sardonyx.core.keyed import KeyedSpec
-from sardonyx.state.handles import EPOCH, Key, ListState, MapState, State, Timer, Timers
+from sardonyx.state.handles import Key, ListState, MapState, State
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import KeyedPiece
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
+from sardonyx.state.timers import EPOCH, Timer, Timers
 from tests.core.dict_store import DictStore
 from tests.core.keyed_machine import Machine
 from tests.core.keyed_twin import Twin, TwinList, TwinMap, TwinValue

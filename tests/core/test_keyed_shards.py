@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from test_shards import PARTITIONS, Peer
+from test_shards import PARTITIONS, Peer, in_topic
 
 from peer.failed_records import failed_key
 from peer.keyed_operator import KeyedOperator
@@ -23,13 +23,13 @@ from sardonyx.core.errors import FunctionError, InputError
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.core.timing import TimeSpec
+from sardonyx.core.timing import TimeSpec, length
 from sardonyx.job.load import load
 from sardonyx.runtime.functions import import_function
-from sardonyx.state.handles import EPOCH
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work, joined, split
 from sardonyx.state.signature import signature_of
+from sardonyx.state.timers import EPOCH
 from tests import fraud_reference as reference
 
 SECOND = 1_000_000
@@ -79,7 +79,11 @@ class KeyedPeer(Peer):
 
         tell = partial(failed_key, attempts=1)
         self.shards = Shards(
-            self.stage, KeyedOperator(self.stage, signature, run, tell, self.most), self.topic, now=self.now
+            self.stage,
+            KeyedOperator(self.stage, signature, run, tell, self.most),
+            in_topic(self.stage, self.topic),
+            now=self.now,
+            every=length(self.every) or None,
         )
         self.incarnation += 1
 

@@ -168,3 +168,22 @@ def test_numbered_keys_have_the_canonical_bytes(rows):
         values = list(zip(*(column.to_pylist() for column in chosen), strict=True))
         assert [keys[code].as_py() for code in codes] == [canonical(*value) for value in values]
         assert len(keys) == len(set(values))
+
+
+@given(st.lists(st.lists(st.sampled_from([None, 1.5, math.nan, 0.0, -0.0]), max_size=3), max_size=4))
+def test_keys_in_several_pieces(pieces):
+    """A column in pieces, with nulls and NaN or without a row, has the keys of the column in one."""
+    whole = pa.array([value for piece in pieces for value in piece], pa.float64())
+    for cast in (pa.float64(), pa.float32()):
+        chunked = pa.chunked_array([pa.array(piece, cast) for piece in pieces], cast)
+        codes, keys = numbered([chunked])
+        assert [keys[code].as_py() for code in codes] == [canonical(value) for value in whole.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.timestamp("us", "UTC"), pa.decimal128(9, 2), pa.time64("us"), pa.duration("s")]
+)
+def test_keys_of_no_rows(kind):
+    """Of every type that a key can have."""
+    codes, keys = numbered([pa.chunked_array([], kind)])
+    assert (len(codes), len(keys)) == (0, 0)

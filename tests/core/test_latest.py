@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sardonyx.core.clocks import END, NEVER
@@ -10,6 +11,7 @@ from sardonyx.core.joining import RelationSpec
 from sardonyx.state.latest import LatestShard
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.row_pack import SCHEMA
+from sardonyx.state.sides import SidedPiece
 from tests.core.relation_histories import Block, Run, chance_of, counted, entries, log, times
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
@@ -88,3 +90,20 @@ def test_without_times_the_last_row_is_the_newest():
     store.apply(shard.plan([Block(0, rows, NEVER, NEVER).piece()], (NEVER,)).changes)
     planned = shard.plan([], (END,))
     assert counted(planned.results.to_pylist()) == counted([{"k": "a", "v": 3}, {"k": "b", "v": 4}])
+
+
+def test_rows_with_and_without_a_dictionary_go_together():
+    """What pandas calls a category is a column of its values where rows of the state come beside those of a batch."""
+    given = pa.table({"k": pa.array(["a", "b", "a"]).dictionary_encode(), "t": [1, 2, 3]})
+    for emit, wanted in (("changes", ["a", "b", "a"]), ("final", ["a", "b"])):
+        store = MemoryStore(SCHEMA)
+        shard = LatestShard(RelationSpec(kind="latest", emit=emit), ["k"], store, times)
+        found = []
+        for pieces, clock in (
+            ([SidedPiece(given.slice(0, 2), NEVER)], NEVER),
+            ([SidedPiece(given.slice(2), NEVER)], END),
+        ):
+            planned = shard.plan(pieces, (clock,), None)
+            store.apply(planned.changes)
+            found += planned.results["k"].to_pylist()
+        assert sorted(found) == sorted(wanted)

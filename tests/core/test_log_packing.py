@@ -11,8 +11,9 @@ from coordinator.loop.event_log import decode_batch
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import LogChain, LogTransaction, LogWriter, PendingEntry, pack
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import Create, Delete, Evicted
+from sardonyx.core.events import Evicted
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT, Check
 
 if TYPE_CHECKING:

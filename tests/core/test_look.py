@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from queues.keys import canonical, key_values
+from queues.key_values import key_values
+from queues.keys import canonical
 from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, session, tumbling
 from sardonyx.client.task_state import state_of, task_state
 from sardonyx.core.clocks import NEVER
@@ -59,30 +60,46 @@ def test_a_key_comes_back_from_its_bytes(values: tuple[Any, ...]) -> None:
     assert canonical(*key_values(canonical(*values))) == canonical(*values)
 
 
+class Looked(Machine):
+    """Looks at its store after each commit."""
+
+    ttl: dict[str, int]
+    seen = seen_at_end = 0
+
+    def note(self, work: Any, done: Any) -> None:
+        super().note(work, done)
+        flat = {}
+        for each in keyed_states(self.store, None, Live(self.ttl, work.clock)):
+            key = canonical(*each.key)
+            flat |= {(key, name): value for name, value in each.states.items()}
+            flat |= {(key, f"timer {timer.name}"): timer.at for timer in each.timers}
+        wanted = {place: msgspec.to_builtins(value) for place, value in self.shown(work.clock).items()}
+        wanted = {
+            place: list(map(list, value.items())) if place[1] == "by" else value for place, value in wanted.items()
+        }
+        assert flat == wanted
+        self.seen += len(flat)
+        self.seen_at_end += len(flat) if work.ended and self.ttl else 0
+
+
 def test_what_is_shown_is_what_the_function_has_kept(seed: int) -> None:
-    """In random histories of values, lists, maps, timers and ttl: the same as the engine's own types give, without the types."""
-    shown = 0
+    """In random histories of values, lists, maps, timers and ttl, after each commit, and at the end of the input too: the same as
+    the engine's own types give, without the types.
+    """
+    shown = at_end = 0
     for number in range(HISTORIES):
         chance = random.Random(f"{seed}/look/{number}")
         ttl = chance.choice([{}, {"*": "7 s"}, {"account": "5 s", "seen": "9 s"}])
         signature = signature_of(KeyedSpec(on_timer="x:y", ttl=ttl), on_row, on_timer)
-        machine = Machine(signature, KeyedFunction(signature, on_row, on_timer), ["user"], MemoryStore)
-        clock = run(machine, a_log(chance), chance)
-        found = keyed_states(
-            machine.store, None, Live({name: int(each[:-2]) * 1_000_000 for name, each in ttl.items()}, clock)
-        )
-        flat = {}
-        for each in found:
-            key = canonical(*each.key)
-            flat |= {(key, name): value for name, value in each.states.items()}
-            flat |= {(key, f"timer {timer.name}"): timer.at for timer in each.timers}
-        wanted = {place: msgspec.to_builtins(value) for place, value in machine.shown(clock).items()}
-        wanted = {
-            place: list(map(list, value.items())) if place[1] == "by" else value for place, value in wanted.items()
-        }
-        assert flat == wanted, number
-        shown += len(flat)
+        length = {name: int(each[:-2]) * 1_000_000 for name, each in ttl.items()}
+        limit = chance.choice([1, 1_000])
+        machine = Looked(signature, KeyedFunction(signature, on_row, on_timer), ["user"], MemoryStore, limit)
+        machine.ttl = length
+        run(machine, a_log(chance), chance)
+        shown += machine.seen
+        at_end += machine.seen_at_end
     assert shown > HISTORIES
+    assert at_end > HISTORIES // 4
 
 
 def running(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -135,7 +152,7 @@ def rows_of(run: ClockedRun, wanted: set[bytes] | None = None) -> list[dict[str,
     def positions() -> dict[Partition, Any]:
         return {Partition(first, number): task.positions.get(Partition(first, number)) for number in range(3)}
 
-    found = list(state_of(task.stage, link, StateLog(engine.topics, link), positions, wanted))
+    found = list(state_of(task.stage, link, StateLog(engine.topics, link), positions, lambda: None, wanted))
     assert all(isinstance(row, dict) for row in found)
     return sorted(found, key=lambda row: (row["window_start"], row["user"], row["n"]))
 
@@ -167,7 +184,7 @@ def test_what_cannot_be_shown_says_why() -> None:
 
     def code(note: JobNote, task: str, key: list[str] | None = None) -> tuple[str, str]:
         with pytest.raises(SardonyxError) as raised:
-            list(task_state(Settings(), "j-1", spec, note, task, key))
+            task_state(Settings(), "j-1", spec, lambda: note, task, key)
         assert raised.value.fix
         return raised.value.code, raised.value.cause
 

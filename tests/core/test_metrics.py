@@ -52,12 +52,47 @@ def test_what_is_wrong_is_refused() -> None:
 
 def test_series_that_were_not_used_for_long_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that runs for months has seen many jobs, and must not keep all of them."""
-    monkeypatch.setattr(metrics, "MOST_SERIES", 2)
+    monkeypatch.setattr(metrics, "KEPT", -1)
     registry = Registry()
-    rows = registry.counter("rows_total", "Rows.", ["job"])
+    rows = registry.counter("rows_total", "Rows.", ["sx_job"], most=2)
     for job in ("a", "b", "a", "c"):
-        rows.add(job=job)
-    assert [series.labels["job"] for series in registry.snapshot().series("rows_total")] == ["a", "c"]
+        rows.add(sx_job=job)
+    assert [series.labels["sx_job"] for series in registry.snapshot().series("rows_total")] == ["a", "c"]
+
+
+def test_what_finds_no_place_is_counted_together() -> None:
+    """Series in use stay, and nothing that is counted is lost: jobs, tasks and codes become ``_other``, other labels stay."""
+    registry = Registry()
+    rows = registry.counter("rows_total", "Rows.", ["sx_job", "what"], most=2)
+    for job in ("a", "b", "c", "d", "a"):
+        rows.add(sx_job=job, what="in")
+    assert registry.snapshot().series("rows_total") == [
+        Series({"sx_job": "a", "what": "in"}, 2),
+        Series({"sx_job": "b", "what": "in"}, 1),
+        Series({"sx_job": "_other", "what": "in"}, 2),
+    ]
+
+
+def test_a_gauge_goes_up_and_down() -> None:
+    """The last value counts."""
+    registry = Registry()
+    level = registry.gauge("level", "Level.")
+    level.set(3)
+    level.set(1)
+    assert registry.snapshot().series("level") == [Series({}, 1)]
+
+
+def test_values_can_be_read_when_a_client_asks() -> None:
+    """What other code keeps is not counted a second time; no more series than the metric may have."""
+    registry = Registry()
+    states = registry.gauge("peers", "Peers.", ["state"], most=2)
+    found = {("idle",): 1.0}
+    states.follow(lambda: found)
+    assert registry.snapshot().series("peers") == [Series({"state": "idle"}, 1)]
+    found = {(state,): 2.0 for state in ("idle", "active", "dead")}
+    assert [series.value for series in registry.snapshot().series("peers")] == [2, 2]
+    states.follow(None)
+    assert registry.snapshot().series("peers") == []
 
 
 def test_many_threads_lose_nothing() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sardonyx.core import node_paths
+from sardonyx.core.zk_rights import RIGHTS, rights_of
 
 PAGE = Path(__file__).parents[2] / "zk_layout.md"
 SAMPLES: dict[str, object] = {
@@ -68,6 +69,21 @@ def test_nothing_else_is_on_the_page() -> None:
 def test_the_top_is_all_constants() -> None:
     """A constant that is missing in TOP would be a node that is never created. Only a restore makes its own."""
     assert {*node_paths.TOP, node_paths.RESTORE} == set(CONSTANTS.values())
+
+
+@pytest.mark.parametrize("path", DOCUMENTED)
+def test_the_rights_of_every_node_are_on_the_page(path: str) -> None:
+    """What peers, clients and viewers may do, as `sardonyx.core.zk_rights` gives it."""
+    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{path}` |"))
+    cells = [cell.strip() for cell in row.split("|")]
+    found = rights_of(re.sub(r"<\w+>", "x", path))
+    assert cells[5] == " / ".join(letters or "-" for letters in found)
+
+
+def test_every_right_is_of_a_node_on_the_page() -> None:
+    """The table has no row for a node that does not exist."""
+    kinds = {re.sub(r"(?<=/)[^/]*<\w+>[^/]*", "*", path) for path in DOCUMENTED}
+    assert set(RIGHTS) <= kinds | {""}
 
 
 def test_the_root_is_on_the_page() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from sardonyx.core.events import Create, Delete, Set, TreeEffect
+from sardonyx.core.effects import Create, Delete, Set, TreeEffect
 from sardonyx.zookeeper.transactions import WriteCoalescer, chunked, weight
 
 

@@ -63,6 +63,7 @@ def test_every_direct_dependency_is_in_its_lock() -> None:
     for lock, wanted in (
         ("requirements-runtime.lock", runtime),
         ("requirements.lock", dev),
+        ("requirements-browser.lock", groups["browser"]),
         ("requirements-build.lock", groups["build"]),
         ("requirements-docs.lock", groups["docs"]),
     ):
@@ -82,7 +83,7 @@ def test_the_image_installs_the_runtime_lock_and_is_not_root() -> None:
 
 
 def test_pytest_is_an_extra() -> None:
-    """Nobody gets pytest, or our plugin in a pytest run, without asking for it."""
+    """No user gets pytest, or our plugin in a pytest run, without asking for it."""
     project = PROJECT["project"]
     assert not any(each.startswith("pytest") for each in project["dependencies"])
     assert "entry-points" not in project

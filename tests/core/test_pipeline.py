@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from coordinator.loop.effects_writer import CheckpointChain, EffectsWriter
 from coordinator.loop.limits import Limits
 from coordinator.loop.pipeline import WritePipeline
-from sardonyx.core.events import Create
+from sardonyx.core.effects import Create
+from sardonyx.runtime.clock import REAL
 from sardonyx.zookeeper.transactions import Operation, SetIf
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class Server:
     """A leadership whose ZooKeeper answers when it is asked to, and refuses a transaction on ``/refused``."""
 
     def __init__(self) -> None:
+        self.zk = SimpleNamespace(runtime=REAL)
         self.sent: list[list[Operation]] = []
         self.answered = 0
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.core.state import Plan
+from coordinator.core.plan import Plan
 from sardonyx import Count, Job, JobInvalid, files, generator, kafka, tumbling
 from sardonyx.cli.app import app
 from sardonyx.cli.plan_text import WIDTH, as_dot, as_mermaid, as_text
-from sardonyx.core.events import LinkFacts
+from sardonyx.core.events import RULES, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.plan import Exchange, JobPlan, plan_of
 from sardonyx.core.spec import JobSpec, Route, TaskSpec
@@ -26,7 +26,7 @@ from sardonyx.job.load import load
 HISTORIES = 1000
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("plan.json")
-EXAMPLES = ["clicks", "fraud", "traffic", "wordcount"]
+EXAMPLES = ["clicks", "crawl", "fraud", "traffic", "wordcount"]
 
 
 def random_spec(rng: random.Random) -> JobSpec:
@@ -130,18 +130,18 @@ def longest(name: str, edges: set[tuple[str, str]]) -> int:
 
 
 def test_peers_are_limited_as_the_coordinator_limits_them(seed: int) -> None:
-    """Where no topic of the user decides: as many peers as the coordinator lets a task have."""
+    """As many as the coordinator lets a task have if the user's topics are wide. Only they can make it unknown."""
     unknown = 0
     for number in range(HISTORIES):
         spec = random_spec(random.Random(f"{seed}/peers/{number}"))
         graph = graph_of(spec, "d", "j")
-        facts = {link.name: LinkFacts(spec.partitions) for link in graph.links}
-        limit = Plan(graph, facts, []).limit
+        facts = {link.name: LinkFacts(100 if link.kind == "input" else spec.partitions) for link in graph.links}
+        limit = Plan(graph, facts, [], RULES).limit
         for each in plan_of(spec).operators:
             assert each.runs == (each.name in limit)
-            if each.most_peers is not None:
-                assert each.most_peers == limit[each.name], each
-                assert each.least_peers <= each.most_peers
+            if each.runs:
+                assert limit[each.name] == (each.most_peers or 100), each
+                assert each.least_peers <= limit[each.name]
             unknown += each.runs and each.most_peers is None
     assert unknown
 

@@ -31,7 +31,7 @@ def test_text_of_others_counts_for_nothing():
 def test_a_position_of_a_newer_release_is_an_error():
     """Its rows are never counted as zero in silence."""
     with pytest.raises(SetupError, match="SX-POSITION-UNREADABLE"):
-        Position.read(5, '{"in":7,"format":3}')
+        Position.read(5, '{"in":7,"format":5}')
 
 
 def test_a_task_counts_the_sum_of_its_partitions():
@@ -58,5 +58,5 @@ def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
     assert next_offsets(stage, facts, {"shop.orders": [9]}) == {"shop.orders": [9, 6, 7]}
     added = [None, None, None, None, 4]
     assert next_offsets(stage, facts, {"shop.orders": added}) == {"shop.orders": [5, 6, 7, 0, 4]}
-    assert next_offsets(stage, facts, {"of somebody else": [1]}) == {}
+    assert next_offsets(stage, facts, {"of another job": [1]}) == {}
     assert next_offsets(stage, {"orders.copied": LinkFacts(2)}, {"shop.orders": [None, 3]}) == {"shop.orders": [0, 3]}

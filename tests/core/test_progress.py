@@ -10,13 +10,15 @@ import pytest
 
 from sardonyx.core import positions, progress
 from sardonyx.core.clocks import END
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.front_text import LONGEST_FRONT
-from sardonyx.core.fronts import UNKNOWN, Front, Fronts, Held, HeldRows, Sources, greatest, inner, least, offset_of
+from sardonyx.core.fronts import UNKNOWN, Front, Held, greatest, least, offset_of
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look, SourceProgress, source_progress
+from sardonyx.core.source_fronts import Fronts, HeldRows, Sources, inner
 from sardonyx.core.spec import TaskSpec
+from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import Batch, World
 
 HISTORIES = 2000
@@ -51,8 +53,8 @@ def wrong(name: str, room: int = LONGEST_FRONT) -> str | None:
 
 
 def test_progress_is_never_beyond_the_truth(seed: int) -> None:
-    """Whatever a job looks like, whoever dies or takes over, and whatever commits while the groups are asked: each row below
-    ``everywhere`` has been through all tasks, was dropped, or is in a result.
+    """Whatever a job looks like, whichever peer dies or takes over, and whatever commits while the groups are asked: each row
+    below ``everywhere`` has been through all tasks, was dropped, or is in a result.
     """
     for number in range(HISTORIES):
         found = wrong(f"{seed}/progress/{number}")
@@ -336,8 +338,21 @@ def _rows(count: int) -> Counts:
     return Counts(rows_in=count)
 
 
+@pytest.mark.parametrize("behind", [Position(1, front=((90,),)), None])
+def test_partitions_that_are_not_used_any_more_hold_nothing_back(behind: Position | None) -> None:
+    """A queue that had two partitions has one: what was stated in the other one stands for ever, and so does nothing."""
+    graph = chain("pass", "pass")
+    writer = {Partition("hits", 0): Position(130, told=(8,), front=())}
+    reader = {Partition("d.j.a.b", 0): Position(6, _rows(5), front=((110,),)), Partition("d.j.a.b", 1): behind}
+    look = Look({"a": writer, "b": reader}, {"a": writer, "b": reader}, facts={"a.b": LinkFacts(partitions=1)})
+    (found,) = source_progress(graph, Sources(graph), look)
+    assert (found.read, found.everywhere) == (130, 110)
+    (_, found_b) = trace(graph, Sources(graph), look, (0, 0, 100), holding=())
+    assert found_b == TaskTrace("b", "through")
+
+
 def test_without_lineage_it_is_known_only_where_nothing_is_unread_or_held() -> None:
-    """A job that does not ask for lineage is told what can be told without it, and which task makes it unknown."""
+    """For a job that does not ask for lineage, progress holds what is known without it, and which task makes it unknown."""
     graph = chain("pass", "pass")
     writer = {Partition("hits", 0): Position(120, told=(100,))}
     reader = {Partition("d.j.a.b", 0): Position(9, _rows(100))}
@@ -441,7 +456,7 @@ def test_stretches_are_joined_and_never_say_more(seed: int) -> None:
 
 
 def test_fronts_are_put_together_by_offset() -> None:
-    """What holds at several places is the least; what is known twice of one, the greatest. What nobody knows is 0."""
+    """What holds at several places is the least; what is known twice of one, the greatest. What no place knows is 0."""
     assert least([((3, 5), None), ((4, 2), (7,))], 2) == ((3, 2), (7,))
     assert least([((3, 5),), ((4,), (1,))], 2) == ((3,), ())
     assert least([], 1) == (None,)

@@ -10,18 +10,23 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from peer.failed_records import unread
 from peer.provenance import Provenance
-from queues.dead_letters import Letter, Origin, headers, left_by, row_of, row_value, told
+from queues.dead_letters import Letter, Origin, headers, left_by, packed, row_of, row_value, told
 from sardonyx import Count, Job, blackhole, event_time, files, kafka, tumbling
-from sardonyx.client.dead_letters import DeadLetters, Pile, redo_spec
+from sardonyx.client.dead_letters import DeadLetters, Pile
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.claims import KEPT, Claim, Claims
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError
 from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition
+from sardonyx.core.redoing import redo_spec
+from sardonyx.core.resizing import stand_still
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.timing import TimeSpec
 from sardonyx.job.load import LoadedJob
 from sardonyx.job.validate import validate
+from sardonyx.testing.memory import Stored
 
 DEAD = OnError(then="dead_letter")
 SPEC = JobSpec(
@@ -39,6 +44,30 @@ SPEC = JobSpec(
 
 def redo(task: str, spec: JobSpec = SPEC) -> JobSpec:
     return redo_spec(spec, task, "orders-redo-abcdef", f"t.orders-x.{task}.dead", 3, 9)
+
+
+def test_a_redo_of_a_job_whose_inputs_stand_still_reads_its_letters() -> None:
+    """They stand still until the job's queues have another number of partitions, or for good if it was killed before."""
+    assert redo("b", stand_still(SPEC, 8)) == redo("b")
+
+
+@pytest.mark.parametrize("task", ["read", "count", "add"])
+def test_a_redo_keeps_no_checkpoints(task: str) -> None:
+    """It may have no task with state, or rows without times, and a job with checkpoints needs both."""
+    job = Job("sums", checkpoint_every="1 min")
+    read = job.input(
+        "read", kafka("in", schema="user long, at timestamp", start="earliest"), time="at", on_error="dead_letter"
+    )
+    window = job.window("count", tumbling("1 min"), after=read, group_by="user", aggregate={"n": Count()})
+    added = job.task("add", same, after=window, on_error="dead_letter")
+    job.output("out", blackhole(), after=added)
+    again = redo(task, job.spec())
+    assert again.checkpoint_every is None
+    validate(again, import_functions=False)
+
+
+def same(row: dict) -> dict:
+    return row
 
 
 def test_the_task_and_everything_behind_it() -> None:
@@ -120,7 +149,7 @@ class Piles(DeadLetters):
 
 
 def test_what_is_handed_in_is_told_before_the_next_fails() -> None:
-    """Whoever asked for all tasks must know of the jobs that work on some of them."""
+    """A user who asked for all tasks must know of the jobs that work on some of them."""
     each = Piles().redo_each("orders")
     task, handle = next(each)
     assert (task, handle.id) == ("a", "a-redo")
@@ -193,6 +222,26 @@ def test_a_row_is_traced_to_the_message_that_carried_it() -> None:
         ("e", 2),
         ("f", 0),
     ]
+
+
+def test_rows_that_were_left_out_of_a_batch_move_no_other_row() -> None:
+    """Wherever they were among the rows of their messages."""
+    for without in ([], [0], [1, 2, 3], [0, 2, 5], [4, 5], [0, 1, 2, 3, 4]):
+        whole, provenance = Provenance(), Provenance()
+        whole.add(["a", "b", "c"], [2, 0, 4])
+        provenance.add(["a", "b", "c"], [2, 0, 4], without)
+        provenance.add(["d"], [1])
+        stayed = [whole.message(row) for row in range(6) if row not in without]
+        assert [provenance.message(row) for row in range(len(stayed) + 1)] == [*stayed, ("d", 0)]
+
+
+def test_a_row_that_is_bad_again_stays_a_letter_of_its_kind() -> None:
+    """With its first origin, so that it can be redone again: its value is the row, not bytes to be decoded."""
+    row, origin = pa.table({"n": [1]}), Origin("split", 1, 2, 3)
+    letter = Letter("read", "row", "InputError", 1, Failure("SX-TIME-VALUE", "m"), origin)
+    value, key, about = packed(letter, row, None)
+    failed = unread(Stored(Partition("dead", 0), 7, key, value, about), letter.failure)
+    assert (failed.kind, failed.value, failed.origin) == ("row", row, origin)
 
 
 def test_only_what_forgotten_jobs_have_left_is_removed() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from sardonyx import Job, blackhole, every, files, kafka, ordinal
 from sardonyx.cli.graph_text import relation_text
-from sardonyx.client.dead_letters import redo_spec
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.joining import RelationSpec
+from sardonyx.core.redoing import redo_spec
 from sardonyx.core.timing import RowTime
 from sardonyx.job.parse import read
 from sardonyx.job.warn import warnings_of

@@ -25,7 +25,7 @@ from sardonyx.state.kinds import less
 from sardonyx.state.sides import LEFT, RIGHT
 from tests.core.relation_histories import Block, counted, interleaved, log
 from tests.core.test_joins import twin
-from tests.core.test_shards import Message, Topic
+from tests.core.test_shards import Message, Topic, in_topic
 
 PARTITIONS = 3
 
@@ -59,6 +59,9 @@ class Peer:
         schema: of both inputs.
     """
 
+    every: int | None = None
+    """How far its checkpoints are apart."""
+
     def __init__(self, relation: RelationSpec, most: int = 1000, schema: str | None = None) -> None:
         graph = graph_of(spec_of(relation, schema=schema), "d", "j-1")
         self.stage = graph.stage("meet")
@@ -83,7 +86,7 @@ class Peer:
         if self.shards is not None:
             self.shards.close()
         operator = RelationOperator(self.stage, self.most, self.known)
-        self.shards = Shards(self.stage, operator, self.topic)
+        self.shards = Shards(self.stage, operator, in_topic(self.stage, self.topic), every=self.every)
         self.incarnation += 1
 
     def batch(self, blocks: Sequence[Block]) -> Batch:
@@ -123,6 +126,7 @@ class Peer:
             self.positions[shard.partition] = position._replace(
                 state=tuple(shard.mark) if shard.mark.seq else None,
                 clock=position.clock._replace(seen=shard.closed),
+                checkpoints=shard.checkpoints,
             )
         self.topic.write(planned)
         self.shards.committed()

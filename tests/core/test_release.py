@@ -1,4 +1,4 @@
-"""When rows that a task holds are out: never sooner than the clock that is told."""
+"""When rows that a task holds are out: never sooner than the clock of the answer."""
 
 from __future__ import annotations
 

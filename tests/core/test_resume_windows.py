@@ -10,6 +10,7 @@ import pytest
 from coordinator.core.admission import resume_refusal
 from coordinator.core.state import Job
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.state_points import EndPoint
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 
 COUNTED = WindowSpec(kind="tumbling", size="1 min", aggregate={"hits": AggregateSpec(of="count")})
@@ -27,15 +28,38 @@ def counting() -> JobSpec:
     )
 
 
-def refusal(status: str) -> str:
+def refusal(status: str, end: EndPoint | None) -> str:
     """Why the next job cannot resume one with windows that has ended so; empty if it can, as far as windows go."""
     tasks = {"read": SimpleNamespace(positions={"t": [7]}), "count": SimpleNamespace(positions={})}
-    before: dict[str, Any] = {"refused": False, "links": "gone", "resumed_by": "", "status": status, "tasks": tasks}
-    found = resume_refusal("j-2", counting(), "j-1", cast("Job", SimpleNamespace(spec=counting(), **before)))
+    before: dict[str, Any] = {
+        "refused": False,
+        "links": "gone",
+        "resumed_by": "",
+        "retired": [],
+        "status": status,
+        "tasks": tasks,
+        "checkpoints": [],
+        "end": end,
+    }
+    jobs = {"j-1": cast("Job", SimpleNamespace(spec=counting(), **before))}
+    found = resume_refusal("j-2", counting(), "j-1", jobs)
     return "" if found is None else found.message
 
 
-@pytest.mark.parametrize(("status", "refused"), [("stopped", True), ("completed", False)])
-def test_a_job_that_was_stopped_with_windows_is_not_resumed(status: str, refused: bool) -> None:
-    """What its open windows had counted would be missing. Those of a completed one have closed."""
-    assert ("count had a state" in refusal(status)) is refused
+KEPT = EndPoint(60, {"count": [(3, 0, 0)] * 8})
+
+
+@pytest.mark.parametrize(
+    ("status", "end", "why"),
+    [
+        ("stopped", None, "count had a state"),
+        ("stopped", KEPT, ""),
+        ("stopped", EndPoint(60, {"count": [(3, 0, 0)] * 4}), "has no place in the new job"),
+        ("completed", None, ""),
+    ],
+)
+def test_a_job_that_was_stopped_with_windows_is_resumed_with_them(status: str, end: EndPoint | None, why: str) -> None:
+    """If what its open windows had counted is known; else that would be missing. Those of a completed one have closed."""
+    found = refusal(status, end)
+    assert why in found
+    assert bool(found) == bool(why)

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from log_world import World, run
 
 from sardonyx.core.errors import InputError, SardonyxError
 from sardonyx.state.base import GONE, KEY
 from sardonyx.state.log import ShardLog
-from sardonyx.state.memory import MemoryStore
+from sardonyx.state.memory import KEY_MEMORY, MemoryStore
 from sardonyx.state.rocks import RocksStore
-from tests.core.test_state_log import World, run
 from tests.faults.disk import SmallDisk, can_mount
 
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
@@ -49,6 +49,18 @@ def put(store: RocksStore, first: int, count: int, value: int | None = 7) -> Non
     store.apply(pa.table([keys, values, gone], schema=SCHEMA.append(pa.field(GONE, pa.bool_(), nullable=False))))
 
 
+def test_its_memory_counts_what_rocksdb_holds(opened: Callable[..., RocksStore]) -> None:
+    """Entries that were written and wait in RocksDB's memory count, and no longer once they are on the disk."""
+    store = opened(pending=1_000)
+    empty = store.memory
+    for part in range(20):
+        put(store, part * MANY, MANY, value=part)
+    written = store.memory
+    assert written - empty > 2 * KEY_MEMORY * MANY, "more than what was written last, which the store also keeps itself"
+    store.flush(b"all")
+    assert store.memory < written / 2
+
+
 def filled(store: RocksStore) -> RocksStore:
     keys = pa.array([b"%07d" % number for number in range(MANY)], pa.binary())
     values = pa.array(np.random.default_rng(1).integers(0, 2**60, MANY))
@@ -78,7 +90,8 @@ def test_a_process_that_is_killed_leaves_what_it_flushed(folder: Path, opened: C
     program = """if True:
         import os, sys
         from pathlib import Path
-        from tests.core.test_rocks_store import SCHEMA, RocksStore, put
+        sys.path.append("tests/core")
+        from test_rocks_store import SCHEMA, RocksStore, put
         store = RocksStore(SCHEMA, Path(sys.argv[1]), pending=0)
         put(store, 0, 1_000)
         store.flush(b"first")

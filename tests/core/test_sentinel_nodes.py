@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.core.events import Create, Delete
+from sardonyx.core.effects import Create, Delete
 from sardonyx.zookeeper.transactions import TRANSACTION_LIMIT, weight
 from sentinel import nodes
 

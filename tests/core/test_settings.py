@@ -253,11 +253,43 @@ def test_zookeeper_client_arguments_follow_the_settings() -> None:
 def test_every_setting_has_a_variable_that_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting is out of reach of the environment."""
     for key in Settings().flat():
-        value = {"deployment": "x", "log.format": "json", "log.level": "error", "peer.tags": "gpu"}.get(key, "1")
+        value = {
+            "deployment": "x",
+            "log.format": "json",
+            "log.level": "error",
+            "peer.tags": "gpu",
+            "metrics.listen": "a:1",
+            "metrics.advertise": "a",
+            "peer.allow": "shop",
+            "peer.files": "/srv",
+            "peer.signers": "/etc/signers",
+        }.get(key, "1")
         with monkeypatch.context() as patch:
+            if key.startswith("zookeeper.acl."):
+                value = "sasl:x"
+                patch.setenv(variable("zookeeper.acl.coordinator"), value)
             patch.setenv(variable(key), value)
             if key == "peer.heartbeat":
                 patch.setenv(variable("peer.session_timeout"), "10")
             if key == "peer.session_timeout":
                 patch.setenv(variable("peer.heartbeat"), "0.1")
             assert load_settings().origins[key] == f"environment {variable(key)}"
+
+
+def test_a_role_is_an_identity_of_zookeeper() -> None:
+    """Roles need a coordinator, and each is written as an ACL names it."""
+    assert load_settings().zookeeper.acl.identities == {}
+    found = load_settings(**{"zookeeper.acl.coordinator": "sasl:lead", "zookeeper.acl.viewer": "x509:CN=web,O=Team"})
+    assert found.zookeeper.acl.identities == {"coordinator": "sasl:lead", "viewer": "x509:CN=web,O=Team"}
+    for wrong in ({"zookeeper.acl.coordinator": "lead"}, {"zookeeper.acl.peer": "sasl:peer"}):
+        with pytest.raises(SetupError) as raised:
+            load_settings(**wrong)
+        assert raised.value.code == "SX-CONFIG-VALUE"
+
+
+def test_the_host_name_in_a_certificate_is_checked_unless_nothing_is() -> None:
+    """`verify` decides about both: who signed the server's certificate, and for whom it is."""
+    tls = {"zookeeper.hosts": "zk:2281", "zookeeper.auth.tls": True}
+    assert load_settings(**tls).zookeeper.client()["check_hostname"] is True
+    unchecked = load_settings(**tls, **{"zookeeper.auth.verify": False}).zookeeper.client()
+    assert (unchecked["verify_certs"], unchecked["check_hostname"]) == (False, False)

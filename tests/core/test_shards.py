@@ -16,16 +16,19 @@ import pytest
 
 from peer.operators import WindowOperator
 from peer.shards import Planned, Shards
+from peer.state_keeper import StateTopic, TopicKeeper
+from peer.store_setup import StoreSetup
 from peer.window_split import WindowSplit
 from queues import block
 from queues.batch import Batch
+from queues.block import MAX_BYTES
 from queues.messages import Logged
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.errors import FunctionError, OutputError, SardonyxError
 from sardonyx.core.graph import Link, Stage, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec, length
 from sardonyx.runtime.functions import import_function
 from sardonyx.state.rocks import RocksStore
 from tests.plain_store import plain_store
@@ -33,6 +36,11 @@ from tests.plain_store import plain_store
 MINUTE = 60_000_000
 PARTITIONS = 3
 PlainStore: Any = plain_store()
+
+
+def in_topic(stage: Stage, topic: StateTopic) -> TopicKeeper:
+    """Keeps the state of a task in its log."""
+    return TopicKeeper(next(link for link in stage.egress if link.kind == "state"), topic)
 
 
 class Message(NamedTuple):
@@ -84,7 +92,7 @@ class Topic:
             log.append(Logged(len(log), message.headers or (), message.value or b""))
 
 
-def task(window: WindowSpec) -> Stage:
+def task(window: WindowSpec, every: str | None = None) -> Stage:
     spec = JobSpec(
         name="j",
         workflow=[("read", "count"), ("count", "out")],
@@ -100,6 +108,7 @@ def task(window: WindowSpec) -> Stage:
             TaskSpec(name="out", type="output", connector="blackhole"),
         ],
         partitions=PARTITIONS,
+        checkpoint_every=every,
     )
     return graph_of(spec, "d", "j-1").stage("count")
 
@@ -120,8 +129,11 @@ class Peer:
         most: results of a batch.
     """
 
+    every: str | None = None
+    """How far its checkpoints are apart."""
+
     def __init__(self, window: WindowSpec = COUNTED, most: int = 1000) -> None:
-        self.stage = task(window)
+        self.stage = task(window, self.every)
         self.link: Link = self.stage.ingress[0]
         self.topic = Topic()
         self.most = most
@@ -140,7 +152,9 @@ class Peer:
         """A peer that knows nothing holds all partitions from now on."""
         if self.shards is not None:
             self.shards.close()
-        self.shards = Shards(self.stage, WindowOperator(self.stage, self.most), self.topic, self.folder, load=self.load)
+        operator = WindowOperator(self.stage, self.most)
+        keeper, every = in_topic(self.stage, self.topic), length(self.every) or None
+        self.shards = Shards(self.stage, operator, keeper, StoreSetup(self.folder, self.load), every=every)
         self.incarnation += 1
 
     def batch(self, rows: list[dict], clock: int = NEVER, *, split: int = NEVER) -> Batch:
@@ -174,6 +188,7 @@ class Peer:
             self.positions[shard.partition] = position._replace(
                 state=tuple(shard.mark) if shard.mark.seq else None,
                 clock=position.clock._replace(seen=shard.closed),
+                checkpoints=shard.checkpoints,
             )
         self.topic.write(planned)
         self.shards.committed()
@@ -205,6 +220,26 @@ def test_a_window_closes_when_the_clock_passes_its_end() -> None:
     peer.give([], clock=MINUTE)
     found = {row["user"]: (row["hits"], row["most"], row["final"]) for row in peer.results}
     assert found == {"a": (2, 7.0, True), "b": (1, 1.0, True)}
+
+
+def test_a_batch_larger_than_a_message_goes_into_a_window_of_rows() -> None:
+    """A function over whole windows is given all rows in their order, however large the batches were; also by the next peer."""
+    peer = Peer(WindowSpec(kind="tumbling", size="1 min"))
+    chance = random.Random(7)
+    texts = [chance.randbytes(40).hex() for _ in range(30_000)]
+    half = len(texts) // 2
+    for first in (0, half):
+        peer.give([{"user": "a", "at": 10, "text": text} for text in texts[first : first + half]])
+        peer.take_over()
+    assert max(len(message.value) for message in peer.topic.logs[_partition_of(peer)]) <= MAX_BYTES
+    peer.give([], clock=END)
+    assert [row["text"] for row in peer.results] == texts
+
+
+def _partition_of(peer: Peer) -> int:
+    """The only one with a state."""
+    (number,) = (number for number, log in peer.topic.logs.items() if log)
+    return number
 
 
 def test_a_late_row_is_a_dead_letter_and_changes_no_window() -> None:

@@ -11,19 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop import side_effects
-from coordinator.loop.side_effects import LinksWorker
+from coordinator.loop.side_effects import LinksWorker, Rewired, Since
+from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
-from sardonyx.core.events import (
-    Counts,
-    CreateLinks,
-    DeleteLinks,
-    LastCommits,
-    LinkFacts,
-    LinksCreated,
-    LinksDeleted,
-    LinksFailed,
-)
+from sardonyx.core.events import Counts, LastCommits, LinkFacts, LinksCreated, LinksDeleted, LinksDropped, LinksFailed
 from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.clock import Condition, Runtime
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 FACTS = {"a.b": LinkFacts(4)}
@@ -32,16 +25,28 @@ FACTS = {"a.b": LinkFacts(4)}
 class Script:
     """Links that answer as the test says, call by call; the last answer is repeated."""
 
-    def __init__(self, create: list[Any] | None = None, delete: list[Any] | None = None) -> None:
+    def __init__(
+        self, create: list[Any] | None = None, delete: list[Any] | None = None, change: list[Any] | None = None
+    ) -> None:
         self.calls: list[str] = []
+        self._change = change or [(FACTS, {"t": {"orders": [7, None]}})]
         self._create = create or [FACTS]
         self._delete = delete or [LastCommits()]
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self._next(f"create {job}", self._create)
 
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        return self._next(f"read {job}", self._delete)
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self._next(f"delete {job}", self._delete)
+
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        return self._next(f"change {job}", self._change)
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        self._next(f"drop {job}", self._delete)
 
     def _next(self, call: str, answers: list[Any]) -> Any:
         self.calls.append(call)
@@ -80,6 +85,31 @@ def test_effects_end_as_events(start: Start) -> None:
     )
 
 
+def test_effects_of_a_change_end_as_events(start: Start) -> None:
+    """They come back with the revision and where it took over. A refusal gives the change up; a deletion is never given up. What
+    an entry of the log cannot hold of the offsets is left out.
+    """
+    rewired = Rewired(SPEC, {}, 2)
+    wide = {"t": {"orders": [10**12] * 200_000}}
+    worker, done = start(
+        Script(
+            change=[OSError("away"), (FACTS, {"t": {"orders": [7, None]}}), (FACTS, wide), InputError("SX-X", "no")],
+            delete=[OSError("away")] * 12 + [None],
+        )
+    )
+    worker.submit(1, ChangeLinks("j1"), SPEC, rewired)
+    created = LinksCreated(job="j1", links=FACTS, revision=2, since={"t": {"orders": [7, None]}})
+    assert done.get(timeout=10) == created
+    worker.submit(2, ChangeLinks("j1"), SPEC, rewired)
+    assert done.get(timeout=30) == LinksCreated(job="j1", links=FACTS, revision=2)
+    worker.submit(3, ChangeLinks("j1"), SPEC, rewired)
+    event = done.get(timeout=10)
+    assert isinstance(event, LinksFailed)
+    assert (event.error.code, event.revision) == ("SX-X", 2)
+    worker.submit(4, DropLinks("j1"), SPEC, rewired)
+    assert done.get(timeout=10) == LinksDropped(job="j1", revision=2)
+
+
 def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
     """A missing topic is not a passing failure: the job fails with job and code, after one attempt."""
     script = Script(create=[InputError("SX-KAFKA-TOPIC-MISSING", "no topic", where={"topic": "t"})])
@@ -103,6 +133,52 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     assert event.error.code == "SX-UNEXPECTED"
     assert len(event.error.traceback) <= TRACEBACK_KEPT
     assert len(script.calls) == side_effects.ATTEMPTS
+
+
+class Jumping(Runtime):
+    """A clock that goes on by what is waited for, at once."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def condition(self) -> Condition:
+        return _Passing(self)
+
+
+class _Passing(threading.Condition):
+    def __init__(self, clock: Jumping) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return super().wait()
+        self._clock.time += timeout
+        return False
+
+
+def test_a_job_whose_topics_the_coordinator_may_not_make_fails_within_ten_seconds() -> None:
+    """Of pauses between the attempts; each of these is a few answers of Kafka. The job's error is that of the right."""
+    done: queue.Queue[Any] = queue.Queue()
+    script, clock = (
+        Script(create=[SetupError("SX-KAFKA-DENIED", "User:c may not do this: Create on topic t")]),
+        Jumping(),
+    )
+    worker = LinksWorker(script, done.put, runtime=clock)
+    with capture_logs() as logged:
+        worker.submit(1, CreateLinks("j1"), SPEC)
+        event = done.get(timeout=10)
+        worker.close()
+    assert isinstance(event, LinksFailed)
+    assert event.error.code == "SX-KAFKA-DENIED"
+    assert len(script.calls) == side_effects.ATTEMPTS
+    assert clock.now() <= 8
+    assert [each["attempt"] for each in logged] == list(range(1, side_effects.ATTEMPTS)), (
+        "each attempt is logged at once"
+    )
 
 
 def test_removing_links_is_never_given_up(start: Start) -> None:

@@ -161,7 +161,7 @@ def test_a_queue_that_is_not_trimmed_is_found() -> None:
 
 
 def test_the_bound_of_the_disk_does_not_depend_on_the_length_of_the_run() -> None:
-    """It depends on the rate, and holds at least what Kafka is told to keep."""
+    """It depends on the rate, and holds at least what Kafka is set to keep."""
     short, long = ([{"at": at, "in": 20_000 * at} for at in range(10, seconds, 10)] for seconds in (HOUR, 10 * HOUR))
     assert disk_bound(short, 1) == disk_bound(long, 1) > 2 * PARTITIONS * RETENTION / 2**20
     assert disk_bound(short, 3) == 3 * disk_bound(short, 1)

@@ -205,7 +205,7 @@ def test_only_the_rows_of_a_purged_task_are_removed(store: SqlStore, other: tupl
 
 
 def test_state_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
-    """For each task, with the reason and what to run; no file is made for it. A spec that cannot be read is told, too."""
+    """For each task, with the reason and what to run; no file is made for it. A spec that cannot be read is named, too."""
     file = tmp_path / "state.db"
     keyed = KeyedSpec(store=SqlStore(url=f"sqlite:///{file}"))
     tasks = [TaskSpec(name=name, type="function", fn="m:f", keyed=keyed) for name in ("one", "two")]

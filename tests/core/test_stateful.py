@@ -27,9 +27,11 @@ from scenario_runner import spec_of
 from coordinator.core import changeset
 from coordinator.core import decide as core
 from coordinator.core.decide import replay
-from coordinator.core.explain import as_lines, explain
+from coordinator.core.explain import explain
+from coordinator.core.explanation import as_lines
 from coordinator.core.state import Peer
 from coordinator.core.stored_state import encode_state
+from sardonyx.core.effects import CreateLinks, Effect
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     Acked,
@@ -38,9 +40,7 @@ from sardonyx.core.events import (
     BackoffEnded,
     Completed,
     Counts,
-    CreateLinks,
     Declined,
-    Effect,
     Event,
     Evicted,
     Exhausted,
@@ -351,7 +351,7 @@ TestCoordination.pytestmark = [pytest.mark.timeout(900)]  # a failure is being s
 
 
 def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has a task is heard, whichever assignment it speaks of."""
+    """A peer with a task is heard, whichever assignment it speaks of."""
 
     def held(made: changeset.ChangeSet, event: Acked) -> Peer | None:
         peer = made.state.peers.get(event.peer)

@@ -27,6 +27,25 @@ class TestMemory(StoreSuite):
         return MemoryStore(schema)
 
 
+def test_memory_does_not_keep_large_entries_that_are_gone() -> None:
+    """An entry of half a megabyte that is written again and again takes it a few dozen times, and not a thousand times."""
+    schema = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("value", pa.large_binary())])
+    store, size = MemoryStore(schema), 500_000
+
+    def put(key: bytes) -> None:
+        store.apply(
+            pa.table([[key], [bytes(size)], [False]], schema=schema.append(pa.field(GONE, pa.bool_(), nullable=False)))
+        )
+
+    for _ in range(300):
+        put(b"k")
+    assert store.memory < 80 * size
+    assert len(store.scan()) == 1
+    for number in range(200):
+        put(b"k%d" % number)
+    assert 200 * size < store.memory < 300 * size
+
+
 class OnDisk(StoreSuite):
     pending = 500_000
 
@@ -81,7 +100,7 @@ class Broken(PlainStore):
     ],
 )
 def test_what_a_store_of_a_user_raises_names_it(error: Exception, code: str, says: str) -> None:
-    """With the user's traceback. A full disk is told from other errors: it may pass."""
+    """With the user's traceback. A full disk has a code of its own: it may pass."""
     store = CustomStore(
         "stores:Broken", lambda _: type("Broken", (Broken,), {"error": error}), StoreSuite.schema, Path("unused")
     )

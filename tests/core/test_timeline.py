@@ -65,7 +65,7 @@ def lines(*events: AnyEvent, ended: bool = False, leaders: Mapping[int, str] | N
 
 
 def test_a_peer_died_and_another_resumed_its_task() -> None:
-    """Who, which task, and how long it was without anybody: from the news of the death to the word that it is taken."""
+    """Who, which task, and how long it was without a peer: from the news of the death to the word that it is taken."""
     events = [*BEGIN, PeerDied(at=20.0, peer="a"), PeerBorn(at=20.5, peer="b"), Acked(at=21.2, peer="b", assignment=6)]
     (item,) = told(*events)
     assert (item.n, item.at, item.kind, item.task, item.by) == (5, 20.0, "died", "read", "b")

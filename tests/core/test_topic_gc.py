@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection
 
 from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
-from sardonyx.client.dead_letters import redo_spec
+from sardonyx.core.redoing import redo_spec
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sardonyx.core.fronts import Held, Sources
+from sardonyx.core.fronts import Held
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.progress import Look, source_progress
+from sardonyx.core.source_fronts import Sources
 from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import World
 from tests.core.test_progress import _rows, chain
@@ -36,7 +37,7 @@ def test_a_record_is_never_called_through_before_it_is(seed: int) -> None:
 
 
 def test_each_task_of_a_chain_says_where_the_record_is() -> None:
-    """Before a task, in a window, behind, and not yet read; the window's clock is told."""
+    """Before a task, in a window, behind, and not yet read; the answer has the window's clock."""
     graph = chain("pass", "time", "pass")
     first: dict[str, dict[Partition, Position | None]] = {
         "a": {Partition("hits", 0): Position(120, told=(100,), front=())},

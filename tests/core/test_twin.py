@@ -23,11 +23,13 @@ from history_maker import History
 from scenario_runner import World, run, scenario_files
 from twin import Twin
 
-from coordinator.core import admission, changeset, scheduling
+from coordinator.core import admission, changeset, job_events, peer_changes, scheduling
 from coordinator.core import decide as core
 from coordinator.core.projection import project
 from coordinator.core.state import State, Task, new_state
 from sardonyx.core import formats
+from sardonyx.core.changing import change_failure
+from sardonyx.core.effects import OuterEffect
 from sardonyx.core.events import (
     RULES,
     AnyEvent,
@@ -36,15 +38,16 @@ from sardonyx.core.events import (
     JobKilled,
     JobPurged,
     JobSubmitted,
+    LinkFacts,
     LinksDeleted,
     LinksFailed,
-    OuterEffect,
     PeerBorn,
     PeerDied,
     RulesRaised,
     encode_event,
 )
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.untouched import untouched
 
 HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES", "1000"))
 BATCHES = 4
@@ -66,7 +69,7 @@ class Disagreement:
 
 def disagreement(entries: Entries, rules: int = RULES) -> Disagreement | None:
     """Play the events through both, from these rules on; None if they agree on all of them."""
-    state, twin = new_state("test", rules), Twin(refusal, release, rules)
+    state, twin = new_state("test", rules), Twin(refusal, release, changeable, left_alone, rules)
     for count, (n, event) in enumerate(entries, start=1):
         before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
@@ -102,10 +105,21 @@ def release(spec: dict[str, Any]) -> int:
     return formats.spec_format(msgspec.convert(spec, JobSpec))
 
 
+def changeable(old: dict[str, Any], new: dict[str, Any], drop: list[str], retired: list[str]) -> bool:
+    """Nor is what of a running job can be changed."""
+    return change_failure("", msgspec.convert(old, JobSpec), msgspec.convert(new, JobSpec), drop, retired) is None
+
+
+def left_alone(old: dict[str, Any], new: dict[str, Any], same: list[str], facts: dict[str, Any]) -> list[str]:
+    """Nor is what a change leaves as it is."""
+    known = msgspec.convert(facts, dict[str, LinkFacts])
+    return untouched(msgspec.convert(old, JobSpec), msgspec.convert(new, JobSpec), same, known)
+
+
 def told(note: Any) -> Any:
     """A note as the twin has it: of the errors about resuming it knows only the codes, since their texts are no rules."""
     error = note.get("error") if isinstance(note, dict) else None
-    if error is None or not error["code"].startswith(("SX-JOB-RESUME", "SX-RESUME")):
+    if error is None or not error["code"].startswith(("SX-JOB-RESUME", "SX-JOB-REPLAY", "SX-RESUME", "SX-CHECKPOINT")):
         return note
     return note | {"error": {"code": error["code"]}}
 
@@ -129,7 +143,7 @@ def decoded(data: bytes) -> Any:
 @functools.lru_cache(maxsize=200)
 def history(name: str) -> Entries:
     """A random history, as far as its faults go, and now and then to its good end."""
-    made = History(random.Random(name))
+    made = History(random.Random(name), parts=True)
     made.unkind(made.rng.randint(5, 60))
     if made.rng.random() < 0.2:
         made.settle()
@@ -169,15 +183,17 @@ def test_they_agree_on_random_histories(batch: int, seed: int) -> None:
 
 
 def test_they_agree_by_the_rules_before(seed: int) -> None:
-    """A log that begins under rules 2 is decided by these until rules 3 are raised: no slot goes back to its process before."""
+    """A log is decided by the rules under which it begins until newer ones are raised: no slot goes back to its process before
+    rules 3, and before rules 4 a decline holds for all peers, and no queue is fenced that closes.
+    """
     for number in range(HISTORIES // 4):
-        name = f"{seed}/rules/{number}"
-        made = History(random.Random(name), rules=2)
+        name, first = f"{seed}/rules/{number}", 2 + number % 2
+        made = History(random.Random(name), rules=first)
         made.unkind(made.rng.randint(5, 60))
-        made.deliver(RulesRaised(at=made.world.now, rules=3))
+        made.deliver(RulesRaised(at=made.world.now, rules=made.rng.randint(first + 1, RULES)))
         made.unkind(made.rng.randint(5, 60))
-        found = disagreement(made.world.log, rules=2)
-        assert found is None, f"history {name}: {shrunk(found, rules=2)}"
+        found = disagreement(made.world.log, rules=first)
+        assert found is None, f"history {name}: {shrunk(found, rules=first)}"
 
 
 @pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)
@@ -217,7 +233,7 @@ def _seals_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _slots_go_upward(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changeset, "free_slots", lambda task: itertools.count(max(task.peers.values(), default=-1) + 1))
+    patch.setattr(peer_changes, "free_slots", lambda task: itertools.count(max(task.peers.values(), default=-1) + 1))
 
 
 def _waiting_ones_are_left(patch: pytest.MonkeyPatch) -> None:
@@ -259,6 +275,22 @@ def _slots_forget_their_homes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Task, "keep_home", lambda task, slot, home: None)
 
 
+def _queues_close_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core, "closing", lambda before, after: [])
+
+
+def _inputs_are_read_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(job_events, "finished", lambda before, after, complete, *, resizes: "")
+
+
+def _rows_of_two_numbers_meet(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(job_events, "unprepared", lambda old, new: False)
+
+
+def _no_slot_is_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(core, "resized", lambda old, new: False)
+
+
 BREAKS: list[Break] = [
     _seals_at_once,
     _slots_go_upward,
@@ -268,6 +300,10 @@ BREAKS: list[Break] = [
     _nothing_is_blocked,
     _tasks_never_wake,
     _slots_forget_their_homes,
+    _queues_close_at_once,
+    _inputs_are_read_again,
+    _rows_of_two_numbers_meet,
+    _no_slot_is_fenced,
 ]
 
 

@@ -90,7 +90,7 @@ def results_of(job: Any) -> pa.Table:
     where = graph_of(spec, "d", "j").stage("per-user").ingress[0].row_time
 
     def times(rows: pa.Table) -> np.ndarray | None:
-        return None if where is None else times_of(rows.column(where.column), where.unit)[0]
+        return None if where is None else times_of(rows.column(where.column), where.unit, ordinal=where.ordinal)[0]
 
     blocks = [ROWS.slice(0, 2), ROWS.slice(2)]
     if combines(window):

@@ -272,6 +272,7 @@ def test_numbers_and_moments_do_not_come_together():
         (a_job, []),
         (lambda: a_job(source=endless), ["SX-WARN-IDLE"]),
         (lambda: a_job(source=endless, time=event_time("at", idle="1 min")), []),
+        (lambda: a_job(source=kafka("t", start="earliest", end="latest")), ["SX-WARN-GUESSED"]),
         (lambda: a_job(group_by=None), ["SX-WARN-ONE-KEY"]),
         (lambda: a_job(everything(), source=endless, time=None, emit="changes"), ["SX-WARN-STATE"]),
         (lambda: a_job(everything(), source=endless, time=None, emit="changes", state_limit=9), []),

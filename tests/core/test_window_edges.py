@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +93,22 @@ def test_a_sum_of_integers_is_exact_or_an_error():
     assert failure.value.code == "SX-WINDOW-OVERFLOW"
 
 
+def test_a_sum_of_decimals_is_exact_or_an_error():
+    """As many digits as the type can have, and none more: Arrow's own sum wraps around."""
+    total = {"total": AggregateSpec(of="sum", column="v")}
+    for kind, most in (
+        (pa.decimal128(38, 18), "9" * 20),
+        (pa.decimal128(10, 2), "9" * 8),
+        (pa.decimal256(76, 0), "9" * 74),
+    ):
+        top, less = Decimal(most), Decimal(f"-{most}")  # a minus sign would round
+        assert aggregated(pa.table({"v": pa.array([top, less, None, top], kind)}), total)["total"].to_pylist() == [top]
+    for kind, values in ((pa.decimal128(38, 18), ["9" * 20, "1"]), (pa.decimal256(76, 0), ["9" * 76, "9" * 76])):
+        with pytest.raises(FunctionError) as failure:
+            aggregated(pa.table({"v": pa.array([Decimal(value) for value in values], kind)}), total)
+        assert failure.value.code == "SX-WINDOW-OVERFLOW"
+
+
 @pytest.mark.parametrize(
     ("rows", "aggregate", "code"),
     [
@@ -99,6 +116,9 @@ def test_a_sum_of_integers_is_exact_or_an_error():
         ({"v": ["x"]}, AggregateSpec(of="sum", column="v"), "SX-WINDOW-TYPE"),
         ({"v": ["x"]}, AggregateSpec(of="mean", column="v"), "SX-WINDOW-TYPE"),
         ({"v": [["x"]]}, AggregateSpec(of="quantile", column="v"), "SX-WINDOW-TYPE"),
+        ({"v": [["x"]]}, AggregateSpec(of="min", column="v"), "SX-WINDOW-TYPE"),
+        ({"v": [{"x": 1}]}, AggregateSpec(of="max", column="v"), "SX-WINDOW-TYPE"),
+        ({"v": [["x"]]}, AggregateSpec(of="distinct", column="v"), "SX-WINDOW-TYPE"),
     ],
 )
 def test_what_cannot_be_aggregated_is_refused(rows, aggregate, code):
@@ -117,8 +137,23 @@ def test_a_column_that_changes_its_type_is_refused():
     store.apply(shard.plan([Piece(pa.table({"v": [9.0]}), NEVER)], NEVER).changes)
     store.apply(shard.plan([Piece(pa.table({"v": pa.nulls(1)}), NEVER)], NEVER).changes)
     assert shard.plan([], END).results["top"].to_pylist() == [9]
+    for value in ("ten", "10", True, dt.date(2026, 1, 1)):
+        with pytest.raises(FunctionError) as failure:
+            shard.plan([Piece(pa.table({"v": [value]}), NEVER)], NEVER)
+        assert failure.value.code == "SX-WINDOW-SHAPE"
+
+
+@pytest.mark.parametrize(
+    ("held", "given"), [("10", 9), (["10"], [9]), ({"a": "10"}, {"a": 9}), ([{"a": 1}], [{"a": "1"}])]
+)
+def test_numbers_and_texts_do_not_become_each_other(held, given):
+    """A state of texts takes no numbers and the other way round, also within lists and structures."""
+    spec = WindowSpec(kind="everything", aggregate={"last": AggregateSpec(of="last", column="v")})
+    first, second = pa.table({"v": [held]}), pa.table({"v": [given]})
+    shard = WindowShard(spec, [], DictStore(entry_schema(spec, [], first.schema)))
+    shard.plan([Piece(first, NEVER)], NEVER)
     with pytest.raises(FunctionError) as failure:
-        shard.plan([Piece(pa.table({"v": ["ten"]}), NEVER)], NEVER)
+        shard.plan([Piece(second, NEVER)], NEVER)
     assert failure.value.code == "SX-WINDOW-SHAPE"
 
 
@@ -159,6 +194,16 @@ def test_a_quantile_is_within_a_percent():
         assert found == pytest.approx(ranked[math.floor(q * (len(values) - 1))], rel=ERROR * 1.0001)
     sizes = [combine(pa.table({"v": values}), None, WindowSpec(kind="everything", aggregate=spec), []).nbytes]
     assert sizes[0] < 60_000
+
+
+@pytest.mark.parametrize("values", [[1.0, math.inf], [math.inf] * 3, [math.inf, -math.inf, 1.0], [1e308, -1e308, 0.0]])
+def test_infinite_values_are_aggregated_quietly(values):
+    """They have no finite variance, and numpy does not warn of it, however the rows are cut."""
+    names = ("var", "mean", "sum", "min", "max", "distinct", "quantile")
+    spec = {of: AggregateSpec(of=of, column="v", options={"q": 0.5} if of == "quantile" else {}) for of in names}
+    (row,) = aggregated(pa.table({"v": values}), spec).to_pylist()
+    assert not math.isfinite(row["var"])
+    assert (row["min"], row["max"], row["distinct"]) == (min(values), max(values), len(set(values)))
 
 
 def test_dictionary_columns_are_read_as_their_values():

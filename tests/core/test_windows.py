@@ -183,7 +183,7 @@ class Run:
         self.store = self.chance.choice([DictStore, MemoryStore])(self.schema)
         for changes in self.changes:
             self.store.apply(changes)
-        self.shard = WindowShard(self.window, ["key"], self.store, lambda rows: times_of(rows["at"])[0])
+        self.shard = WindowShard(self.window, ["key"], self.store, lambda rows: times_of(rows["at"], ordinal=True)[0])
 
     def plan(self, batch, clock):
         pieces = [Piece(self._rows(rows), before) for rows, before in batch]

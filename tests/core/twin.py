@@ -9,6 +9,7 @@ that of the quorum tests of etcd's raft.)
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import re
 from collections.abc import Callable
@@ -21,6 +22,8 @@ Refusal = Callable[[str, Json, str | None], Json | None]
 
 FORGIVEN = 600.0
 """Seconds after which a task's earlier failures are forgotten."""
+NOTHING = "spark_tasks.conditions:nothing"
+"""The condition of an edge over which no row goes."""
 REMEMBERED = 1000
 """So many purged jobs, and so many dead peers, are still known by id."""
 OLDEST, NEWEST = 4, 7
@@ -39,9 +42,19 @@ NEW_TASK: Json = {
     "positions": {},
     "left": 0,
     "had": {},
+    "failed_in": {},
+    "declined": [],
 }
+
+
+def stands(job: str, task: str) -> Callable[[tuple[str, int]], str]:
+    """The order in which processes stand by for a task: that of a hash of job, task, host and pid."""
+    return lambda home: hashlib.blake2b(f"{job}/{task}/{home[0]}:{home[1]}".encode(), digest_size=8).hexdigest()
+
+
 STATUS = ("status", "submitted_at", "ended_at", "error", "waits_for", "waits_since", "links", "letters")
-STATUS += ("stopping", "resumes", "resumed_by", "by", "queued")
+STATUS += ("stopping", "resumes", "resumed_by", "by", "suspended", "queued", "revision", "changing")
+STATUS += ("resumes_at", "replays", "lends", "checkpoints")
 UNSAID: Json = {
     "assignment": None,
     "ended_at": None,
@@ -52,8 +65,15 @@ UNSAID: Json = {
     "letters": 0,
     "stopping": False,
     "resumes": "",
+    "resumes_at": None,
+    "replays": False,
     "resumed_by": "",
+    "lends": False,
+    "checkpoints": [],
     "by": "",
+    "suspended": False,
+    "revision": 1,
+    "changing": False,
     "queued": False,
     "yields": "",
 }
@@ -68,16 +88,26 @@ SILENT = {
 }
 
 
+PARTITIONS = 8
 ENTITLEMENT = {"priority": 0, "weight": 1.0, "percentage": None, "max_peers": None}
 
 
 class Twin:
     """All that is known, and what each event makes of it. ``zk``: path -> what should stand there."""
 
-    def __init__(self, refusal: Refusal, release: Callable[[Json], int], rules: int = 3) -> None:
-        self.rules = rules  # 2 or 3
+    def __init__(
+        self,
+        refusal: Refusal,
+        release: Callable[[Json], int],
+        changeable: Callable[[Json, Json, list[str], list[str]], bool],
+        untouched: Callable[[Json, Json, list[str], Json], list[str]],
+        rules: int = 4,
+    ) -> None:
+        self.rules = rules  # 2, 3 or 4
         self.refusal = refusal
         self.release = release  # the oldest one that reads a spec
+        self.changeable = changeable
+        self.untouched = untouched  # by a change: old and new spec, where the code is the same, facts of links
         self.peers: dict[str, Json] = {}
         self.jobs: dict[str, Json] = {}
         self.purged: list[str] = []
@@ -93,9 +123,22 @@ class Twin:
         """Event ``n`` happens. Gives what is to be done outside the tree: (what, peer or job)."""
         self.n, self.at, self.outer = n, event.get("at", 0.0), []
         getattr(self, "on_" + event["kind"].replace("-", "_"))(event)
+        for job in self.running():
+            touched = [name for name in job["tasks"] if name not in job["goes_on"]]
+            if job["next"] is None or job["switching"] or any(self.on_task(job, name) for name in touched):
+                continue
+            before, after = job["spec"], job["next"]
+            fences = self.rules > 3 and (closes(before, after) or resizes(before, after))
+            if wires(before) == wires(after) and not fences:
+                self.swap(job)
+            elif self.gains_at_its_end(job, job["next"]):
+                job.update(next=None, goes_on=[])
+            else:
+                job["switching"] = True
+                self.outer.append(("ChangeLinks", job["id"]))
         entitled = self.entitled()
         for job in self.running():
-            job["queued"] = entitled[job["id"]]["peers"] == 0
+            job["queued"] = entitled[job["id"]]["peers"] == 0 and not pauses(job)
         while self.offer_something() or self.preempt_somebody():
             pass
         for job in self.jobs.values():
@@ -135,7 +178,7 @@ class Twin:
             self.leave(event["peer"], "revoked")
 
     def on_rules_raised(self, event: Json) -> None:
-        assert event["rules"] in (2, 3), "the twin knows no others"
+        assert event["rules"] in (2, 3, 4), "the twin knows no others"
         self.rules = max(self.rules, event["rules"])
 
     def on_grace_ended(self, event: Json) -> None:
@@ -151,22 +194,51 @@ class Twin:
             return
         holders = [j["id"] for j in self.jobs.values() if j["spec"]["name"] == spec["name"] and not ended(j)]
         error = self.refusal(name, spec, holders[0] if holders else None)
-        resumes = event.get("resumes", "")
-        if error is None and resumes and not self.may_resume(spec, self.jobs.get(resumes)):
+        resumes, point = event.get("resumes", ""), None
+        replays = event.get("replays") if resumes else None
+        if error is None and replays is not None:
+            before, point = self.jobs.get(resumes), replays
+            if before is None or before["refused"] or not self.may_replay(spec, before, point):
+                error = {"code": "SX-JOB-REPLAY"}
+        elif error is None and resumes and event.get("resumes_at") is not None:
+            before = self.jobs.get(resumes)
+            point, code = self.last_checkpoint(before, event["resumes_at"])
+            if code is None and not self.may_go_back(spec, before, point):
+                code = "SX-JOB-RESUME"
+            error = None if code is None else {"code": code}
+        elif error is None and resumes and not self.may_resume(spec, self.jobs.get(resumes)):
             error = {"code": "SX-JOB-RESUME"}
         job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
         job |= {"by": event.get("by", ""), "stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
+        job |= {
+            "resumes_at": None,
+            "replays": error is None and replays is not None,
+            "lends": False,
+            "points": [],
+            "checkpoints": [],
+            "instead_of": "",
+            "into": None,
+            "read": False,
+        }
         needs = self.release(spec)
+        job |= {"suspended": False, "revision": 1, "next": None, "switching": False, "gone": False}
+        job |= {"retired": [], "places": 0, "goes_on": []}
         job |= {"queued": False, "gave": 0, "needs": needs if needs > OLDEST else 0}
         job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
             before = self.jobs[resumes]
-            before["resumed_by"] = name
+            if replays is None:
+                self.jobs[name]["instead_of"], before["resumed_by"] = before["resumed_by"], name
             self.jobs[name]["resumes"] = resumes
             self.jobs[name]["begins"] = {task: before["tasks"][task]["positions"] for task in before["stages"]}
+            if point is not None:
+                before["lends"] = True
+                self.jobs[name]["resumes_at"] = point["at"]
+                offsets = point.get("offsets", {})
+                self.jobs[name]["begins"] = {task: positions_in(before, task, offsets[task]) for task in offsets}
         if error is None:
             tasks = {task["name"]: copy.deepcopy(NEW_TASK) for task in spec["catalog"]}
             self.jobs[name].update(tasks=tasks, stages=stages(spec))
@@ -190,15 +262,71 @@ class Twin:
                 return False
         return True
 
+    def last_checkpoint(self, before: Json | None, at: int) -> tuple[Json | None, str | None]:
+        """The last one that the job has kept at or before a time; or the code of the error, if the job cannot be gone back to, or
+        has none.
+        """
+        if before is None or before["refused"]:
+            return None, "SX-JOB-RESUME"
+        successor = self.jobs.get(before["resumed_by"])
+        held = before["resumed_by"] == "?" or (successor is not None and not ended(successor))
+        if not ended(before) or before["links"] != "gone" or held:
+            return None, "SX-JOB-RESUME"
+        found = [point for point in before["points"] if point["at"] <= at]
+        return (found[-1], None) if found else (None, "SX-CHECKPOINT-UNKNOWN")
+
+    def may_go_back(self, spec: Json, before: Json, point: Json) -> bool:
+        """Only by a job that has this checkpoint, too, and that reads the same topics, and nothing else, by the same times. (Here
+        no task has a state.)
+        """
+        minutes = re.match(r"(\d+) min", spec.get("checkpoint_every") or "")
+        if minutes is None or point["at"] % (int(minutes[1]) * 60_000_000) or without_positions(before["spec"]):
+            return False
+        for task in before["stages"]:
+            topics = topics_read(before["spec"], task)
+            if not set(topics.values()) <= set(point.get("offsets", {}).get(task, {})):
+                return False
+            if topics and (
+                task not in stages(spec) or not set(topics.values()) <= set(topics_read(spec, task).values())
+            ):
+                return False
+            times = [
+                task_spec(each, link.split(".")[0]).get("time") for each in (before["spec"], spec) for link in topics
+            ]
+            if None in times:
+                return False
+        return True
+
+    def may_replay(self, spec: Json, before: Json, point: Json) -> bool:
+        """The same, of a job that may run: the rows stand in the spec. (The checkpoint is the client's word.)"""
+        read = {task: dict.fromkeys(topics_read(before["spec"], task).values()) for task in before["stages"]}
+        return self.may_go_back(spec, before, {"at": point["at"], "offsets": read})
+
+    def on_rollback(self, event: Json) -> None:
+        job, into = self.jobs.get(event["job"]), event["into"]
+        if job is None or job["status"] != "running" or job["stopping"] or not job["spec"].get("checkpoint_every"):
+            return
+        if into in self.jobs or into in self.purged or not JOB_ID.fullmatch(into):
+            return
+        job["into"] = {"job": into, "resumes": job["id"], "resumes_at": event["to"], "by": event.get("by", "")}
+        self.end(job, "killed", None)
+
     def on_stop(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
             return
         job.update(stopping=True, needs=NEWEST)
+        if not job["switching"]:
+            job.update(next=None, goes_on=[])
+        if job["suspended"]:
+            self.forgive(job)
+            job["suspended"] = False
         if job["facts"] is None:
             return
+        stood_still = "next_partitions" in job["spec"]
+        job["spec"] = awake(job["spec"])
         for name in job["stages"]:
-            if self.mark_stopped(job, name):
+            if self.mark_stopped(job, name) or (stood_still and reads_input(job["spec"], name)):
                 for peer in self.on_task(job, name):
                     self.put(peer, "idle")
 
@@ -207,14 +335,19 @@ class Twin:
         found = False
         for link in topics_read(job["spec"], name):
             source = link.split(".")[0]
-            if task_spec(job["spec"], source)["options"].get("end") is None and link in job["facts"]:
+            if endless(task_spec(job["spec"], source)) and link in job["facts"]:
                 job["facts"] = job["facts"] | {link: job["facts"][link] | {"stops": True}}
                 found = True
         return found
 
     def on_links_created(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
-        if job is not None and job["status"] == "planning":
+        if job is not None and job["switching"] and event.get("revision") == job["revision"] + 1:
+            if self.rules > 3 and self.gains_at_its_end(job, job["next"]):  # it was read to its end meanwhile
+                job.update(next=None, switching=False, goes_on=[])
+            elif all(link in event["links"] for link in edges(job["next"])):
+                self.rewire(job, event["links"])
+        elif job is not None and job["status"] == "planning" and not event.get("revision"):
             facts = dict(event["links"])
             for name in job["stages"]:
                 for link, topic in topics_read(job["spec"], name).items():
@@ -226,6 +359,8 @@ class Twin:
                     if known is not None:
                         more = [0] * (facts[link]["partitions"] - len(known))
                         facts[link] = facts[link] | {"start": [*known, *more]}
+            if job["resumes_at"] is not None:
+                facts |= {link: facts[link] | {"since": job["resumes_at"]} for link in all_read(job) if link in facts}
             job.update(status="running", links="made", facts=facts)
             for name in job["stages"]:
                 if job["stopping"]:
@@ -235,11 +370,18 @@ class Twin:
 
     def on_links_failed(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
-        if job is not None and job["status"] == "planning":
+        if job is not None and job["status"] == "planning" and not event.get("revision"):
             job["links"] = "made"  # some of them may be
             self.end(job, "failed", event["error"])
+        elif job is not None and job["switching"] and event.get("revision") == job["revision"] + 1:
+            job.update(next=None, switching=False, goes_on=[])
         else:
             self.links_came_late(job)
+
+    def on_links_dropped(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is not None and job["revision"] == event["revision"]:
+            job["gone"] = False
 
     def links_came_late(self, job: Json | None) -> None:
         if job is not None and ended(job) and not job["refused"] and job["links"] != "made":
@@ -264,20 +406,50 @@ class Twin:
         if job is not None and not ended(job):
             self.end(job, "killed", None)
 
+    def on_links_read(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or not ended(job) or not must_be_read(job) or job["links"] == "gone":
+            return
+        job["read"] = True
+        self.keep_last(job, event)
+        job["points"] = event.get("checkpoints", [])
+        job["checkpoints"] = [point["at"] for point in job["points"]]
+        self.outer.append(("DeleteLinks", job["id"]))
+
+    def keep_last(self, job: Json, event: Json) -> None:
+        """Counts and positions that are not known yet."""
+        for name, counts in event.get("counts", {}).items():
+            if name in job["tasks"] and job["tasks"][name]["counts"] is None:
+                job["tasks"][name]["counts"] = counts
+        for name, topics in event.get("positions", {}).items():
+            if name in job["stages"] and job["facts"] is not None and not job["tasks"][name]["positions"]:
+                job["tasks"][name]["positions"] = positions_in(job, name, topics)
+
     def on_links_deleted(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is None or not ended(job) or job["refused"] or job["links"] == "gone":
             return
         job["links"] = "gone"
-        for name, counts in event.get("counts", {}).items():
-            if name in job["tasks"] and job["tasks"][name]["counts"] is None:
-                job["tasks"][name]["counts"] = counts
+        self.keep_last(job, event)
         for name, letters in event.get("letters", {}).items():
             if name in job["tasks"]:
                 job["tasks"][name]["letters"] = letters
-        for name, topics in event.get("positions", {}).items():
-            if name in job["stages"] and job["facts"] is not None and not job["tasks"][name]["positions"]:
-                job["tasks"][name]["positions"] = positions_in(job, name, topics)
+        if job["into"] is not None:
+            asked, job["into"] = job["into"], None
+            now = {
+                name: job[name] for name, unsaid in ENTITLEMENT.items() if job[name] != job["spec"].get(name, unsaid)
+            }
+            spec = {
+                name: value
+                for name, value in (awake(job["spec"]) | now).items()
+                if value is not None and (name, value) != ("priority", 0)
+            }
+            self.on_submit(asked | {"spec": spec})
+        if not job["lends"]:
+            self.settle(job)
+
+    def settle(self, job: Json) -> None:
+        """Its topics are gone, and no job needs its state."""
         if job["purge"] and (job["give_up_letters"] or letters_left(job) == 0):
             self.forget(job)
         job["purge"] = False
@@ -299,7 +471,7 @@ class Twin:
         job = self.jobs.get(event["job"])
         if job is not None and ended(job):
             gives_up = event.get("dead_letters", False)
-            if not (job["refused"] or job["links"] == "gone"):
+            if job["lends"] or not (job["refused"] or job["links"] == "gone"):
                 job["purge"] = True
                 job["give_up_letters"] = job["give_up_letters"] or gives_up
             elif gives_up or letters_left(job) == 0:
@@ -310,15 +482,26 @@ class Twin:
         self.purged = [*self.purged, job["id"]][-REMEMBERED:]
 
     def end(self, job: Json, status: str, error: Json | None) -> None:
-        job.update(status=status, error=error, ended_at=self.at)
-        if job["facts"] is None and job["resumes"] in self.jobs:
-            self.jobs[job["resumes"]]["resumed_by"] = ""
+        if job["switching"]:
+            job["gone"] = True
+            self.outer.append(("DropLinks", job["id"]))
+        job.update(
+            status=status, error=error, ended_at=self.at, suspended=False, next=None, switching=False, goes_on=[]
+        )
+        lender = self.jobs.get(job["resumes"])
+        if job["facts"] is None and lender is not None and lender["resumed_by"] == job["id"]:
+            lender["resumed_by"] = job["instead_of"]
+        if job["resumes_at"] is not None and lender is not None:
+            others = [each for each in self.jobs.values() if each["resumes"] == lender["id"] and not ended(each)]
+            lender["lends"] = any(each["resumes_at"] is not None for each in others)
+            if lender["links"] == "gone" and not lender["lends"]:
+                self.settle(lender)
         for name, task in job["tasks"].items():
             for peer in self.on_task(job, name):
                 self.put(peer, "idle")
-            task.update(backing_off=False, had={})
+            task.update(backing_off=False, declined=[], had={})
         job["queued"] = False
-        self.outer.append(("DeleteLinks", job["id"]))
+        self.outer.append(("ReadLinks" if must_be_read(job) else "DeleteLinks", job["id"]))
 
     # What peers say of their assignments
 
@@ -339,7 +522,7 @@ class Twin:
             self.add_failure(task, SILENT | {"message": message, "where": where}, harmless=False)
             if task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
                 self.leave(peer, "revoked")
-                self.end(job, "failed", task["error"])
+                self.fail(job, task["error"])
                 return
         self.leave(peer, "revoked")
 
@@ -372,6 +555,102 @@ class Twin:
                 wanted[field] = None
         if may_ask_for(**wanted):
             job.update(wanted)
+            if job["suspended"] and event.get("suspended") is False:
+                self.forgive(job)
+            job["suspended"] = event.get("suspended", job["suspended"])
+
+    def on_change(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or job["status"] != "running" or job["stopping"] or job["next"] is not None:
+            return
+        if job["spec"] == event["spec"]:
+            return
+        if job["revision"] != event["revision"] or self.refusal(job["id"], event["spec"], None):
+            return
+        if job["gone"] or not self.changeable(job["spec"], event["spec"], event.get("drop", []), job["retired"]):
+            return
+        other = resizes(job["spec"], event["spec"])
+        if other and job["spec"].get("next_partitions") != event["spec"].get("partitions", PARTITIONS):
+            return
+        sizes = [spec.get("partitions", PARTITIONS) for spec in (job["spec"], event["spec"])]
+        if self.rules < 4 and (sizes[0] != sizes[1] or "next_partitions" in event["spec"]):
+            return
+        if not self.gains_at_its_end(job, event["spec"]):
+            same = [] if job["suspended"] else event.get("same", [])
+            job.update(next=event["spec"], goes_on=self.untouched(job["spec"], event["spec"], same, job["facts"] or {}))
+
+    def gains_at_its_end(self, job: Json, spec: Json) -> bool:
+        """Whether a task that is complete would read or write what it has not before."""
+        new = [pair for pair in pairs(spec) if pair not in pairs(job["spec"])]
+        if resizes(job["spec"], spec):
+            new += [link.split(".") for link in queues(job["spec"])]
+        known = [task["name"] for task in job["spec"]["catalog"]]
+        return any(self.task_note(job, name)["state"] == "complete" for pair in new for name in pair if name in known)
+
+    def swap(self, job: Json) -> None:
+        """By the next spec from now on."""
+        if job["stopping"]:
+            job["next"] = awake(job["next"])
+        needs = self.release(job["next"])
+        job["needs"] = max(job["needs"], needs if needs > OLDEST else 0)
+        for field, value in ENTITLEMENT.items():  # what a user has scaled stays, unless the spec says otherwise now
+            if job["next"].get(field, value) != job["spec"].get(field, value):
+                job[field] = job["next"].get(field, value)
+        job.update(spec=job["next"], next=None, switching=False, goes_on=[], revision=job["revision"] + 1)
+        self.forgive(job)
+
+    def rewire(self, job: Json, links: Json) -> None:
+        """The same, with other queues: some are new, some go with their tasks, and the others stay as they are."""
+        old, new = job["spec"], job["next"]
+        numbers = {}
+        for name in stages(old):
+            numbers |= {link: number for number, link in enumerate(counted(old, name))}
+        job["places"] = job["places"] or max([-1, *numbers.values()]) + 1
+        facts = {link: job["facts"].get(link, known) for link, known in links.items() if has_link(new, link)}
+        for link, known in facts.items():  # what positions counted that are gone
+            facts[link] = {field: value for field, value in known.items() if field != "carried"}
+            facts[link] |= {field: value for field, value in links[link].items() if field == "carried"}
+        for link in queues(new) if resizes(old, new) else []:
+            known = {field: value for field, value in facts[link].items() if field not in ("partitions", "clocks")}
+            facts[link] = known | {f: v for f, v in links[link].items() if f in ("partitions", "clocks")}
+        for name in stages(new):
+            for link in counted(new, name) if wires(new)[name] != wires(old).get(name) else []:
+                if "place" not in facts[link]:
+                    if link not in numbers:
+                        numbers[link] = job["places"]
+                        job["places"] += 1
+                        facts[link] = facts[link] | {"revision": job["revision"] + 1}
+                    facts[link] = facts[link] | {"place": numbers[link]}
+        names = [task["name"] for task in new["catalog"]]
+        removed = [name for name in job["tasks"] if name not in names]
+        gone = sorted({*removed, *edges(old)} - {*names, *edges(new)})
+        job.update(facts=facts, needs=NEWEST, stages=stages(new), gone=bool(gone))
+        job["retired"] += [name for name in gone if name in removed or name in numbers]  # topics of users stay
+        job["tasks"] = {name: job["tasks"].get(name) or copy.deepcopy(NEW_TASK) for name in names}
+        self.swap(job)
+        for name in job["stages"]:
+            if job["stopping"]:
+                self.mark_stopped(job, name)
+        if gone:
+            self.outer.append(("DropLinks", job["id"]))
+        if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
+            self.end(job, "stopped" if job["stopping"] else "completed", None)
+
+    def forgive(self, job: Json) -> None:
+        job["error"] = None
+        for task in job["tasks"].values():
+            task.update(backing_off=False, declined=[])
+            if task["failures"]:
+                task.update(failures=0, harmless=0, error=None, failed_at=None)
+
+    def fail(self, job: Json, error: Json | None) -> None:
+        """What was changed is kept for another change; what is about to be changed goes on by that."""
+        if job["next"] is not None:
+            return
+        if job["revision"] == 1:
+            self.end(job, "failed", error)
+        else:
+            job.update(suspended=True, error=error)
 
     def on_exhausted(self, event: Json) -> None:
         if self.holds(event, "active"):
@@ -387,7 +666,7 @@ class Twin:
             self.peers[peer]["state"] = "waiting"
             return
         name = self.peers[peer]["assignment"]["task"]
-        task.update(state="complete", backing_off=False, counts=event.get("counts", {}))
+        task.update(state="complete", backing_off=False, declined=[], counts=event.get("counts", {}))
         if not task["positions"]:
             task["positions"] = positions_in(job, name, event.get("positions", {}))
         for each in [peer, *self.others(peer)]:
@@ -418,22 +697,28 @@ class Twin:
             job["needs"] = max(job["needs"], self.peers[event["peer"]]["reads"] + 1)
             self.leave(event["peer"], "idle", failed=True)
             return
-        if task["backing_off"] and not event.get("fatal", False):  # what another one has reported already
+        process = self.peers[event["peer"]]["process"]
+        declines = event["kind"] == "decline" and self.rules > 3
+        same = task["backing_off"] and (declines or not task["declined"])
+        if same and not event.get("fatal", False):  # what another one has reported already
+            if task["declined"]:
+                task["declined"] = [*task["declined"], process] if process else []
             self.leave(event["peer"], "idle", failed=True)
             return
         self.add_failure(task, event["error"], harmless=event.get("passing", False))
+        task.update(backing_off=False, declined=[])
         self.leave(event["peer"], "idle", failed=True)
         if event.get("fatal", False):
-            self.end(job, "failed", event["error"])
+            self.fail(job, event["error"])
         elif task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
-            self.end(job, "failed", task["error"])
+            self.fail(job, task["error"])
         else:
-            task["backing_off"] = True
+            task.update(backing_off=True, declined=[process] if declines and process else [])
 
     def on_backoff_ended(self, event: Json) -> None:
         task = self.jobs.get(event["job"], {"tasks": {}})["tasks"].get(event["task"])
         if task is not None and task["backing_off"] and task["failures"] == event["failures"]:
-            task["backing_off"] = False
+            task.update(backing_off=False, declined=[])
 
     # Peers and their places
 
@@ -465,8 +750,11 @@ class Twin:
             slot = self.peers[peer]["assignment"]["slot"]
             if failed or state == "revoked":
                 task["had"].pop(slot, None)
-            elif self.rules == 3 and self.state(peer) != "acking" and self.peers[peer]["process"]:
+                if self.rules > 3 or (self.rules == 3 and self.peers[peer]["process"]):
+                    task["failed_in"][slot] = self.peers[peer]["process"]
+            elif self.rules > 2 and self.state(peer) != "acking" and self.peers[peer]["process"]:
                 task["had"][slot] = self.peers[peer]["process"]
+                task["failed_in"].pop(slot, None)
         for where in (self.at_work, self.free):
             if peer in where:
                 where.remove(peer)
@@ -516,6 +804,11 @@ class Twin:
         for slot in slots:
             had = job["tasks"][name]["had"].get(slot)
             take(slot, [peer for peer in able if had and self.peers[peer]["process"] == had])
+        if any(task["name"] == name and task.get("standby") for task in job["spec"]["catalog"]):
+            for home in sorted({self.peers[peer]["process"] for peer in able} - {None}, key=stands(job["id"], name)):
+                for slot in slots:
+                    if slot not in found and job["tasks"][name]["failed_in"].get(slot) != home:
+                        take(slot, [peer for peer in able if self.peers[peer]["process"] == home])
         for slot in slots:
             if slot not in found:
                 fit = [peer for peer in able if peer not in found.values() and self.kind(peer) in left]
@@ -570,24 +863,35 @@ class Twin:
     def openings(self, job: Json, more: int) -> list[str]:
         """The tasks that a job could be offered now if it may have so many more peers, and as many were idle as there are."""
         more = min(more, self.room(job))
-        if not ends(job) and not self.at_work_for(job) and self.to_begin(job) > more:
+        if self.takes_turns(job) and not self.at_work_for(job) and self.to_begin(job) > more:
             return []
         awake = any(not job["tasks"][name]["backing_off"] for name in self.front(job))
-        preempts = more > 0 and ends(job) and self.nobody_at_the_front(job) and awake
+        preempts = more > 0 and not self.takes_turns(job) and self.nobody_at_the_front(job) and awake
         enough = more + (len(self.at_work_for(job)) if preempts else 0)
         return [
             name
             for name in job["stages"]
             if self.may_be_offered(job, name)
+            and not job["tasks"][name]["backing_off"]
             and len(self.on_task(job, name)) < most_peers(job, name)
             and (1 if self.on_task(job, name) else self.asks_for(job, name)) <= min(enough, self.supply(job, name))
         ]
 
     def room(self, job: Json) -> int:
-        return 10**9 if job["max_peers"] is None else max(job["max_peers"] - len(self.at_work_for(job)), 0)
+        return max(self.most_of(job) - len(self.at_work_for(job)), 0)
+
+    def most_of(self, job: Json) -> int:
+        if job["suspended"]:
+            return 0
+        if pauses(job):
+            return sum(len(self.on_task(job, name)) for name in job["goes_on"])
+        return job["max_peers"] or 10**9
 
     def can(self, peer: str, job: Json, name: str) -> bool:
         """Whether a peer has the tags of the task, and reads its job."""
+        return self.peers[peer]["process"] not in job["tasks"][name]["declined"] and self.fits(peer, job, name)
+
+    def fits(self, peer: str, job: Json, name: str) -> bool:
         return tags_of(job, name) <= self.peers[peer]["tags"] and self.peers[peer]["reads"] >= job["needs"]
 
     def pick(self, job: Json, name: str, idle: list[str]) -> list[str]:
@@ -603,14 +907,14 @@ class Twin:
         names = [name for name in job["stages"] if self.may_be_offered(job, name)]
         more = min(more, self.room(job))
         able = {name: min(more, len(self.pick(job, name, idle))) for name in names}
-        if not ends(job) and not self.at_work_for(job):
+        if self.takes_turns(job) and not self.at_work_for(job):
             open_ = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
-            usable = [peer for peer in idle if any(self.can(peer, job, name) for name in open_)]
+            usable = [peer for peer in idle if any(self.fits(peer, job, name) for name in open_)]
             if self.to_begin(job) > min(more, len(usable)):
                 return None
         alone = [name for name in names if not self.on_task(job, name) and self.asks_for(job, name) <= able[name]]
         if alone:
-            return alone[0] if ends(job) else min(alone, key=lambda name: job["tasks"][name]["left"])
+            return alone[0] if not self.takes_turns(job) else min(alone, key=lambda name: job["tasks"][name]["left"])
         shared = [name for name in names if 0 < len(self.on_task(job, name)) < most_peers(job, name) and able[name] > 0]
         return min(shared, key=lambda name: len(self.on_task(job, name))) if shared else None
 
@@ -624,8 +928,8 @@ class Twin:
 
     def may_be_offered(self, job: Json, name: str) -> bool:
         task = job["tasks"][name]
-        blocked = ends(job) and any(self.deserted(job, before) for before in in_front_of(job, name))
-        return task["state"] != "complete" and not task["backing_off"] and not blocked
+        blocked = not self.takes_turns(job) and any(self.deserted(job, before) for before in in_front_of(job, name))
+        return task["state"] != "complete" and not rests(task) and not blocked
 
     # Who is entitled to what
 
@@ -643,9 +947,11 @@ class Twin:
 
     def demand(self, job: Json) -> Json:
         names = [name for name in job["stages"] if job["tasks"][name]["state"] != "complete"]
+        if pauses(job):
+            return {"job": job, "floor": 0, "width": 0, "cap": 0, "share": 0, "peers": 0}
         most = [min(most_peers(job, name), self.supply(job, name)) for name in names]
         cap = min(sum(most), job["max_peers"] or 10**9)
-        if ends(job):
+        if not self.takes_turns(job):
             floors = [
                 self.asks_for(job, name)
                 for name in self.front(job)
@@ -749,11 +1055,17 @@ class Twin:
 
     # Who gives a task up
 
+    def takes_turns(self, job: Json) -> bool:
+        """Whether peers take turns at its tasks: it does not end by itself, tasks of it need each other, or those that go are
+        read to their end. In the last case only if each can begin with one peer.
+        """
+        return not ends(job) or bool(job["spec"].get("cycles")) or (self.rules > 3 and draining(job["spec"]))
+
     def say_whose_turns_end(self, job: Json) -> None:
         """Peers of an unbounded job with a task without peers leave theirs when they have nothing to read."""
         if job["status"] != "running":
             return
-        wanting = [] if ends(job) else self.wanting(job)
+        wanting = self.wanting(job) if self.takes_turns(job) and not job["goes_on"] else []
         for peer in self.at_work_for(job):
             known = self.peers[peer]
             fits = any(self.can(peer, job, name) for name in wanting)
@@ -769,9 +1081,28 @@ class Twin:
             if self.state(peer) in ("acking", "active") and any(self.can(peer, job, name) for name in wanting):
                 self.peers[peer]["yields"] = "turn"
                 count -= 1
+        for name in reversed(job["stages"]):
+            for peer in reversed(self.on_task(job, name)):
+                able = self.state(peer) in ("acking", "active") and self.peers[peer]["yields"] not in ("turn", "share")
+                if count > 0 and able and self.could_swap(job, name, peer, wanting):
+                    self.peers[peer]["yields"] = "turn"
+                    count -= 1
+
+    def could_swap(self, job: Json, name: str, peer: str, wanting: list[str]) -> bool:
+        """Whether the peer can take a task that was declined, and another stays at its own, or comes to it: one that is idle, and
+        whose process declined the former.
+        """
+        stay = [p for p in self.on_task(job, name) if p != peer and self.peers[p]["yields"] not in ("turn", "share")]
+        come = [] if job["tasks"][name]["backing_off"] else [p for p in self.free if self.fits(p, job, name)]
+        for wanted in wanting:
+            declined = job["tasks"][wanted]["declined"]
+            followed = stay or any(self.peers[p]["process"] in declined for p in come)
+            if declined and self.can(peer, job, wanted) and followed:
+                return True
+        return False
 
     def wanting(self, job: Json) -> list[str]:
-        names = [n for n in job["stages"] if self.deserted(job, n) and not job["tasks"][n]["backing_off"]]
+        names = [n for n in job["stages"] if self.deserted(job, n) and not rests(job["tasks"][n])]
         return [name for name in names if self.has_peers(job, name)]
 
     def whose_turns_may_end(self, job: Json) -> list[str]:
@@ -808,20 +1139,21 @@ class Twin:
         )
         uneven = uneven and bool(below)
         too_many = {
-            job["id"]: max(len([p for p in held[job["id"]] if p not in leaving]) - (job["max_peers"] or 10**9), 0)
+            job["id"]: max(len([p for p in held[job["id"]] if p not in leaving]) - self.most_of(job), 0)
             for job in self.running()
         }
         lack -= sum(too_many.values())
         found: dict[str, list[str]] = {}
         for job in sorted(self.running(), key=lambda job: (-spare[job["id"]], -job["number"])):
-            rows = [self.on_task(job, name) for name in reversed(job["stages"])]
-            order = [max(rows, key=len).pop() for _ in held[job["id"]]]
+            stay = [] if job["suspended"] else job["goes_on"]
+            rows = [self.on_task(job, name) for name in reversed(job["stages"]) if name not in stay]
+            order = [max(rows, key=len).pop() for _ in range(sum(map(len, rows)))]
             order = [peer for peer in order if self.state(peer) in ("acking", "active") and peer not in leaving]
-            if ends(job) and not job["queued"]:
+            if not self.takes_turns(job) and not job["queued"] and not pauses(job):
                 at_front = [peer for peer in order if self.peers[peer]["assignment"]["task"] in self.front(job)]
                 order = [peer for peer in order if peer not in at_front[-1:]]
             cut = too_many[job["id"]]
-            most = min(spare[job["id"]] - cut, lack) if uneven else 0
+            most = min(spare[job["id"]] - cut, lack) if uneven and not job["goes_on"] else 0
             more = [peer for peer in order[cut:] if of_use(peer)][: max(most, 0)]
             lack -= len(more)
             found[job["id"]] = order[:cut] + more
@@ -833,7 +1165,7 @@ class Twin:
     def asks_for(self, job: Json, name: str) -> int:
         """How many peers a task without peers must get at once."""
         begun = job["tasks"][name]["state"] != "pending"
-        if not ends(job):
+        if self.takes_turns(job):
             begun = any(job["tasks"][other]["state"] != "pending" for other in job["stages"])
         asked = min(task_spec(job["spec"], name).get("min_peers", 1), most_peers(job, name), job["max_peers"] or 10**9)
         return 1 if begun else asked
@@ -849,8 +1181,8 @@ class Twin:
     def preempt_somebody(self) -> bool:
         """For the oldest bounded job that cannot go on, if it has peers further down."""
         for job in sorted(self.running(), key=lambda job: job["number"]):
-            if ends(job) and self.nobody_at_the_front(job):
-                awake = [name for name in self.front(job) if not job["tasks"][name]["backing_off"]]
+            if not self.takes_turns(job) and self.nobody_at_the_front(job) and not pauses(job):
+                awake = [name for name in self.front(job) if not rests(job["tasks"][name])]
                 if any(self.preempt_for(job, name) for name in awake):
                     return True
         return False
@@ -858,7 +1190,10 @@ class Twin:
     def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
         before = copy.deepcopy((self.peers, self.free, self.at_work))
-        lefts = {place: (task["left"], task["had"].copy()) for place, task in job["tasks"].items()}
+        lefts = {
+            place: {"left": task["left"], "had": task["had"].copy(), "failed_in": task["failed_in"].copy()}
+            for place, task in job["tasks"].items()
+        }
         needed = self.asks_for(job, name)
         if job["queued"] and not self.at_work_for(job):
             return False
@@ -887,16 +1222,16 @@ class Twin:
             return True
         self.peers, self.free, self.at_work = before
         for place, left in lefts.items():
-            job["tasks"][place].update(left=left[0], had=left[1])
+            job["tasks"][place].update(left)
         return False
 
     def say_what_is_missing(self, job: Json) -> None:
         missing = 0
-        if job["status"] == "running":
+        if job["status"] == "running" and not pauses(job):
             awake = [name for name in job["stages"] if not job["tasks"][name]["backing_off"]]
             awake = [name for name in awake if self.has_peers(job, name)]
             available = len([peer for peer in self.free if self.peers[peer]["reads"] >= job["needs"]])
-            if not ends(job):
+            if self.takes_turns(job):
                 wanting = [name for name in awake if self.deserted(job, name)]
                 room = (job["max_peers"] or 10**9) - len(self.at_work_for(job))
                 missing = max(0, min(sum(self.asks_for(job, name) for name in wanting), max(room, 0)) - available)
@@ -920,7 +1255,7 @@ class Twin:
             if peer["state"] != "dead":
                 notes[f"/peer-state/{name}"] = {field: peer[field] for field in ("state", "assignment", "yields")}
         for name, job in self.jobs.items():
-            job["letters"] = letters_left(job)
+            job["letters"], job["changing"] = letters_left(job), job["next"] is not None
             notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}
             zk[f"/job/{name}/spec"] = job["spec"]
             zk |= {f"/job/{name}": None, f"/job/{name}/task": None}
@@ -950,6 +1285,15 @@ class Twin:
         }
 
 
+def rests(task: Json) -> bool:
+    """Whether it is offered to no peer. Otherwise it may pause for those that declined it."""
+    return task["backing_off"] and not task["declined"]
+
+
+def pauses(job: Json) -> bool:
+    return job["suspended"] or job["next"] is not None
+
+
 def ended(job: Json) -> bool:
     return job["status"] in ("completed", "stopped", "killed", "failed")
 
@@ -974,7 +1318,7 @@ def task_spec(spec: Json, name: str) -> Json:
 
 def neighbours(spec: Json, name: str) -> list[str]:
     """Tasks with an edge to or from this one."""
-    return [b if a == name else a for a, b in spec["workflow"] if name in (a, b)]
+    return [b if a == name else a for a, b in pairs(spec) if name in (a, b)]
 
 
 def runs_nowhere(spec: Json, name: str) -> bool:
@@ -995,13 +1339,103 @@ def stages(spec: Json) -> list[str]:
     return [name for name in order if not runs_nowhere(spec, name)]
 
 
+def pairs(spec: Json) -> list[list[str]]:
+    """All edges: first those of the workflow, then those that lead back."""
+    back = [pair for cycle in spec.get("cycles", []) for pair in cycle["back"]]
+    return [list(pair) for pair in [*spec["workflow"], *back]]
+
+
+def edges(spec: Json) -> list[str]:
+    return [f"{a}.{b}" for a, b in pairs(spec)]
+
+
+def must_be_read(job: Json) -> bool:
+    """Whether another job may go on from what its groups have committed, and that is not in the log yet."""
+    keeps = job["spec"].get("checkpoint_every") or any(task.get("window") for task in job["spec"]["catalog"])
+    return bool(keeps) and job["facts"] is not None and not job["read"]
+
+
+def all_read(job: Json) -> list[str]:
+    """The topics and queues that the tasks of a job read."""
+    topics = [link for name in job["stages"] for link in topics_read(job["spec"], name)]
+    return topics + [link for name in job["stages"] for link in counted(job["spec"], name)]
+
+
+def has_link(spec: Json, link: str) -> bool:
+    """Whether it is an edge of the job, or a task's own."""
+    task, _, other = link.partition(".")
+    own = other in ("topic", "splits", "parts", "dead", "state")
+    return link in edges(spec) or (own and task in [each["name"] for each in spec["catalog"]])
+
+
+def wires(spec: Json) -> Json:
+    """What each task that runs reads and writes."""
+    return {name: [[p for p in pairs(spec) if p[at] == name] for at in (1, 0)] for name in stages(spec)}
+
+
+def closes(old: Json, new: Json) -> bool:
+    """Whether no row goes any more over an edge that both have, or only rows of other times."""
+    for edge in {*edges(old)} & {*edges(new)}:
+        times = [spec.get("routes", {}).get(edge, {}).get("bounds") for spec in (old, new)]
+        if times[1] is not None and times[0] != times[1]:
+            return True
+    nothing = [
+        {edge for edge, route in spec.get("routes", {}).items() if route.get("where") == NOTHING} for spec in (old, new)
+    ]
+    return bool((nothing[1] - nothing[0]) & {*edges(old)} & {*edges(new)})
+
+
+def draining(spec: Json) -> bool:
+    """Whether no row goes over some edge any more, or only rows of some times, until a change is complete; no task is a gang."""
+    if any(task.get("min_peers", 1) > 1 and not runs_nowhere(spec, task["name"]) for task in spec["catalog"]):
+        return False
+    if "next_partitions" in spec and any(reads_input(spec, name) for name in stages(spec)):
+        return True
+    for route in spec.get("routes", {}).values():
+        bounds = route.get("bounds")
+        if route.get("where") == NOTHING or (bounds is not None and ("before" in bounds or not bounds.get("over"))):
+            return True
+    return False
+
+
+def queues(spec: Json) -> list[str]:
+    """The queues of ours."""
+    return [link for name in stages(spec) for link in counted(spec, name)]
+
+
+def resizes(old: Json, new: Json) -> bool:
+    """Whether queues get another number of partitions."""
+    return old.get("partitions", PARTITIONS) != new.get("partitions", PARTITIONS) and bool(queues(old))
+
+
+def awake(spec: Json) -> Json:
+    """Its inputs do not stand still."""
+    return {field: value for field, value in spec.items() if field != "next_partitions"}
+
+
+def reads_input(spec: Json, name: str) -> bool:
+    """Whether a task that runs is an input, or reads the topic of one in place."""
+    before = [a for a, b in spec["workflow"] if b == name and runs_nowhere(spec, a)]
+    return task_spec(spec, name)["type"] == "input" or bool(before)
+
+
+def counted(spec: Json, name: str) -> list[str]:
+    """The queues of ours that a task writes."""
+    return [f"{a}.{b}" for a, b in pairs(spec) if a == name and not runs_nowhere(spec, b)]
+
+
 def in_front_of(job: Json, name: str) -> list[str]:
     return [a for a, b in job["spec"]["workflow"] if b == name and a in job["stages"]]
 
 
 def bounded(spec: Json) -> bool:
     inputs = [task for task in spec["catalog"] if task["type"] == "input"]
-    return all(t.get("connector") != "kafka" or t.get("options", {}).get("end") is not None for t in inputs)
+    return not any(map(endless, inputs))
+
+
+def endless(task: Json) -> bool:
+    """Whether it is not known beforehand where an input ends: a topic without an end, or up to the marker of another job."""
+    return task.get("connector") == "kafka" and task.get("options", {}).get("end") in (None, "marker")
 
 
 def ends(job: Json) -> bool:
@@ -1029,7 +1463,7 @@ def nothing_between(spec: Json) -> bool:
     for task in spec["catalog"]:
         if task["type"] != "function" and task.get("connector") != "kafka":
             return False
-    return all(len([place for place in pair if not runs_nowhere(spec, place)]) < 2 for pair in spec["workflow"])
+    return all(len([place for place in pair if not runs_nowhere(spec, place)]) < 2 for pair in pairs(spec))
 
 
 def positions_in(job: Json, name: str, committed: Json) -> Json:
@@ -1051,7 +1485,7 @@ def most_peers(job: Json, name: str) -> int:
     task = task_spec(job["spec"], name)
     if task.get("consumption") == "sequential":
         return 1
-    incoming = [f"{a}.{b}" for a, b in job["spec"]["workflow"] if b == name]
+    incoming = [f"{a}.{b}" for a, b in pairs(job["spec"]) if b == name]
     incoming = incoming or [f"{name}.topic" if task.get("connector") == "kafka" else f"{name}.splits"]
     widest = max((job["facts"][link]["partitions"] for link in incoming if link in job["facts"]), default=1)
     return min(widest, task["max_peers"]) if task.get("max_peers") is not None else widest

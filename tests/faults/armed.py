@@ -17,7 +17,7 @@ class Armed:
         folder.mkdir(exist_ok=True)
 
     def arm(self, point: str, action: str) -> None:
-        """The next process to pass that point dies (``kill``) or stops (``stop``)."""
+        """The next process to pass that point dies (``kill``), stops (``stop``), or only says so (``pass``)."""
         aside = self.folder / f".{point}"
         aside.write_text(action)
         aside.rename(self.folder / point)

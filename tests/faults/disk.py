@@ -1,6 +1,6 @@
 """A small disk of a test's own, which can be full: a file system in memory, seen by all processes of the same user.
 
-A helper process mounts it in a mount namespace of its own, for which nobody needs to be root. Others reach it by way of
+A helper process mounts it in a mount namespace of its own, which needs no root. Others reach it by way of
 ``/proc/PID/root``. The helper ends when the process that started it does.
 """
 

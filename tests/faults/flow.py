@@ -96,6 +96,11 @@ class Feed:
         finally:
             consumer.close()
 
+    def offset(self, number: int) -> int:
+        """Where a record stands in its partition."""
+        source, position = divmod(number, SOURCE)
+        return self._offsets[source][position]
+
     def expected(self) -> Iterator[int]:
         """Ids of the records that stand before the end."""
         for source, offsets in enumerate(self._offsets):

@@ -9,17 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
-import statistics
 import sys
 import tempfile
 import threading
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +24,32 @@ import msgspec
 from sardonyx.core import node_paths
 from sardonyx.core.notes import JobNote
 from sardonyx.zookeeper.errors import ZooKeeperAway
-from tests.faults.cluster import GROUP, SESSION, Cluster, now
+from tests.faults import rollback
+from tests.faults.change_run import ChangeRun
+from tests.faults.cluster import SESSION, Cluster, now
 from tests.faults.disk import can_mount
+from tests.faults.figures import spread, takeovers, zombie_commits
 from tests.faults.flow import Flow, Verdict
+from tests.faults.scene import Scene
 from tests.faults.shapes import AT_A_TIME, SHAPES
-from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
+from tests.faults.striking import Striking
+from tests.faults.verbs import FAMILIES, KINDS
 from tests.waiting import until
 
 FRUITLESS = 3
 """Rounds one after the other in which nothing struck; after these no more is tried."""
+CHANGE = "change"
+"""The shape of a job that is changed all the time, which has runs of its own (:mod:`tests.faults.change_run`)."""
 LANES = 3
 """Faults at a time, at most."""
+GRAPHS = "graph", "superstep"
+"""Families of faults that can strike a graph several times."""
 VOTES = "kill at vote", "kill at voted"
 """Strike where one task passes records to another: a job of one task has no votes."""
 GAP = 0.4, 1.6
 """Seconds between the beginnings of two."""
+PER_SUPERSTEP = 15
+"""Seconds that a job may end later for each fault in a superstep: they come one after the other."""
 ESTIMATE = 3.0
 """Seconds that a fault takes in the mean; for the pace of made-up records."""
 
@@ -86,7 +93,7 @@ class Fault:
     """Seconds from its end until from every source a record had come out that was fed after it."""
 
 
-class Run:
+class Run(Striking):
     """One fault run.
 
     Args:
@@ -95,15 +102,10 @@ class Run:
     """
 
     def __init__(self, options: Options, folder: Path) -> None:
+        super().__init__(options.seed)
         self._options = options
         self._folder = folder
-        self._began = now()
-        self._rng = random.Random(options.seed)
         self.faults: list[Fault] = []
-        self.trouble: list[str] = []
-        self._lock = threading.Lock()
-        self._missed: list[str] = []
-        """Kinds that were planned and did not strike; they come first in the next round."""
         self._share = 0.0
         self._stale: list[tuple[str, float]] = []
 
@@ -156,16 +158,18 @@ class Run:
         ]
         scene = Scene(cluster, flows)
         self._share = 0.0
-        helpers = [
-            threading.Thread(target=self._beside, args=(work, scene), daemon=True) for work in (self._feed, self._look)
-        ]
+        helpers = [self._beside(work, scene) for work in (self._feed, self._look)]
         strikes = [self._strike(scene, kind) for kind in plan["begin"]]
         jobs = {flow: cluster.client.submit(str(flow.spec)).id for flow in flows}
         for helper in helpers:
             helper.start()
         try:
             self._until(
-                cluster, jobs, lambda: all(flow.sight.count for flow in flows), "first records of every job", 90
+                cluster,
+                jobs,
+                lambda: all(flow.sight.count or flow.shape.late for flow in flows),
+                "first records of every job",
+                90,
             )
             self._tell("every job is going")
             strikes += self._faults(scene, plan["run"])
@@ -176,10 +180,10 @@ class Run:
             self._tell("the last records go in")
             for flow in flows:
                 flow.feed.finish()
-            self._until(cluster, jobs, lambda: self._all_completed(cluster, jobs), "the jobs' ends", 180)
+            patience = 180 + PER_SUPERSTEP * sum(KINDS[name].family == "superstep" for name in plan["end"])
+            self._until(cluster, jobs, lambda: self._all_completed(cluster, jobs), "the jobs' ends", patience)
         except (AssertionError, Broken) as error:
-            self._tell(f"trouble: {error}")
-            self.trouble.append(str(error))
+            self._wrong(str(error))
         scene.finishing.set()
         scene.ended.set()
         for thread in (*strikes, *helpers):
@@ -196,8 +200,7 @@ class Run:
         """A run in which less struck than was asked for proves nothing of what did not, and is no good one."""
         if len(self.faults) < self._options.faults:
             missed = ", ".join(sorted(self._missed)) or "none of those that were tried"
-            self.trouble.append(f"{len(self.faults)} of {self._options.faults} faults struck; not struck: {missed}")
-            self._tell(self.trouble[-1])
+            self._wrong(f"{len(self.faults)} of {self._options.faults} faults struck; not struck: {missed}")
 
     def _plan(self, count: int) -> dict[str, list[str]]:
         """So many kinds of fault, by the phase that they strike in: what was planned before and did not strike, then each once
@@ -214,6 +217,9 @@ class Run:
             and (name != "zombie upstream" or any(SHAPES[shape].inputs for shape in options.shapes))
             and (name not in VOTES or any(SHAPES[shape].stages > 1 for shape in options.shapes))
             and (kind.family != "files" or "files" in options.shapes)
+            and (kind.family != "graph" or any(SHAPES[shape].late for shape in options.shapes))
+            and (kind.family != "superstep" or any(SHAPES[shape].shared for shape in options.shapes))
+            and (kind.family != "loop" or any(SHAPES[shape].loops for shape in options.shapes))
             and (name != "full disk" or (can_mount() and any(SHAPES[shape].files for shape in options.shapes)))
         ]
         if not possible:
@@ -222,7 +228,8 @@ class Run:
         again = [name for name in possible if name not in chosen]
         while len(chosen) < count and again:
             chosen += rng.sample(again, len(again))[: count - len(chosen)]
-            again = [name for name in possible if KINDS[name].phase == "run"]
+            # who goes on with a graph computes and gives, too, and can be killed there again
+            again = [name for name in possible if KINDS[name].phase == "run" or KINDS[name].family in GRAPHS]
         return {phase: [name for name in chosen if KINDS[name].phase == phase] for phase in ("begin", "run", "end")}
 
     def _faults(self, scene: Scene, plan: list[str]) -> list[threading.Thread]:
@@ -244,41 +251,19 @@ class Run:
         until(over, what=f"{kind} to be got over", timeout=90)
 
     def _strike(self, scene: Scene, kind: str) -> threading.Thread:
-        rng = random.Random(self._rng.random())
-
-        def strike() -> None:
-            began = now()
-            try:
-                whom = KINDS[kind].verb(scene, rng)
-            except NotNow as reason:
-                self._tell(f"{kind}: did not strike: {reason}")
-                with self._lock:
-                    self._missed.append(kind)
-                return
-            except Exception as error:  # noqa: BLE001 - whatever it was, the run is red
-                self.trouble.append(f"{kind}: {type(error).__name__}: {error}")
-                self._tell(self.trouble[-1])
-                return
+        def struck(whom: str, began: float) -> None:
             fault = Fault(kind, whom, began, now())
             if not scene.finishing.is_set() and KINDS[kind].phase == "run":
-                fault.marks = [(f, source, sent) for f in scene.flows for source, sent in enumerate(f.feed.sent)]
-                fault.counts = [(flow, flow.sight.count) for flow in scene.flows]
+                going = [flow for flow in scene.flows if not flow.shape.late]
+                fault.marks = [(f, source, sent) for f in going for source, sent in enumerate(f.feed.sent)]
+                fault.counts = [(flow, flow.sight.count) for flow in going]
             with self._lock:
                 self.faults.append(fault)
             self._tell(f"fault {len(self.faults)}: {kind}: {whom} ({fault.ended - fault.began:.1f} s)")
 
-        thread = threading.Thread(target=strike, daemon=True)
-        thread.start()
-        return thread
+        return self._striking(kind, lambda rng: KINDS[kind].verb(scene, rng), struck)
 
     # Beside the faults
-
-    def _beside(self, work: Callable[[Scene], None], scene: Scene) -> None:
-        try:
-            work(scene)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run is red
-            self.trouble.append(f"{work.__name__}: {type(error).__name__}: {error}")
-            self._tell(self.trouble[-1])
 
     def _feed(self, scene: Scene) -> None:
         while not scene.finishing.wait(0.1):
@@ -360,72 +345,6 @@ class Run:
                 times.setdefault(fault.kind, []).append(fault.recovered)
         return {kind: spread(found) for kind, found in sorted(times.items())}
 
-    def _tell(self, what: str) -> None:
-        sys.stderr.write(f"{now() - self._began:7.1f} s  {what}\n")
-
-
-def spread(seconds: list[float]) -> dict[str, float | int]:
-    if not seconds:
-        return {"of": 0}
-    p99 = sorted(seconds)[min(len(seconds) - 1, math.ceil(0.99 * len(seconds)) - 1)]
-    found = {"median": statistics.median(seconds), "max": max(seconds), "p99": p99}
-    return {**{name: round(value, 2) for name, value in found.items()}, "of": len(seconds)}
-
-
-def _decided(cluster: Cluster, kind: str) -> dict[str, float]:
-    """When an event of that kind was first decided of each peer."""
-    decided: dict[str, float] = {}
-    for log in cluster.folder.glob("coordinator*.log"):
-        for line in cluster.lines(log.stem):
-            if line.get("event") == "event_decided" and line.get("kind") == kind:
-                decided.setdefault(str(line["peer"]), _at(line))
-    return decided
-
-
-def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
-    """Commits that processes asked for after they woke up, and got, for peers that had been decided to be dead before.
-
-    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
-    """
-    died = _decided(cluster, "died")
-    found = 0
-    for name, woke in stale:
-        asked: dict[str, float] = {}
-        for line in cluster.lines(name):
-            peer = str(line.get("peer"))
-            if line.get("event") == "commit_requested":
-                asked[peer] = _at(line)
-            elif line.get("event") in ("batch_committed", "task_sealed") and asked[peer] > woke:
-                found += died.get(peer, woke) < woke
-    return found
-
-
-def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
-    """Seconds from taking a slot whose holder died to the first batch committed there, of those that came to commit: while all
-    others stayed, and while a peer was leaving in order, for which the group has rounds of its own.
-    """
-    died, left = _decided(cluster, "died"), sorted(_decided(cluster, "leave").values())
-    holders: dict[tuple[object, object, object], str] = {}
-    taken: dict[tuple[str, object, object], float] = {}
-    lines = [line for log in cluster.folder.glob("peer*.log") for line in cluster.lines(log.stem) if "task" in line]
-    calm: list[float] = []
-    amid: list[float] = []
-    for line in sorted(lines, key=_at):
-        who, job, task = str(line.get("peer")), line.get("job"), line["task"]
-        if line.get("event") == "task_accepted":
-            slot = job, task, line["slot"]
-            if died.get(holders.get(slot, ""), math.inf) < _at(line):
-                taken[who, job, task] = _at(line)
-            holders[slot] = who
-        elif line.get("event") == "batch_committed" and (since := taken.pop((who, job, task), None)) is not None:
-            rounds = bisect_left(left, since - GROUP) < bisect_left(left, _at(line))
-            (amid if rounds else calm).append(_at(line) - since)
-    return calm, amid
-
-
-def _at(line: dict[str, Any]) -> float:
-    return datetime.fromisoformat(line["timestamp"]).timestamp()
-
 
 def good(result: dict[str, Any]) -> bool:
     """Whether everything is exactly as promised."""
@@ -437,7 +356,7 @@ def run(options: Options) -> dict[str, Any]:
     """One fault run; its logs stay if it is red."""
     folder = Path(tempfile.mkdtemp(prefix="sardonyx-faults-"))
     sys.stderr.write(f"seed {options.seed}: {options}\nlogs: {folder}\n")
-    result = Run(options, folder).run()
+    result = (ChangeRun if options.shapes == (CHANGE,) else Run)(options, folder).run()
     if good(result):
         import shutil
 
@@ -450,7 +369,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--faults", type=int, default=Options.faults)
-    parser.add_argument("--shape", default="all", help=f"all, or some of {','.join(SHAPES)}")
+    parser.add_argument("--shape", default="all", help=f"all, some of {','.join(SHAPES)}; {CHANGE} or rollback alone")
     parser.add_argument("--store", choices=("memory", "rocksdb", "sql"), default=Options.store)
     parser.add_argument("--records", type=int, default=Options.records, help="over all shapes")
     parser.add_argument("--peers", type=int, default=Options.peers)
@@ -460,7 +379,12 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=LANES, help="faults at a time; 1 waits for recovery")
     parser.add_argument("--cluster", type=int, default=1, help="servers of ZooKeeper, and of Kafka")
     given = parser.parse_args()
-    for what, words, known in (("--shape", given.shape, SHAPES), ("--kinds", given.kinds, FAMILIES)):
+    if given.shape == "rollback":
+        told = rollback.run(given.seed, given.faults, given.peers)
+        sys.stdout.write(json.dumps(told) + "\n")
+        return 1 if told["wrong"] else 0
+    shapes = "all" if given.shape == CHANGE else given.shape
+    for what, words, known in (("--shape", shapes, SHAPES), ("--kinds", given.kinds, FAMILIES)):
         unknown = set(words.split(",")) - {"all", *known}
         if unknown:
             parser.error(f"{what}: there is no {', '.join(sorted(unknown))}; all, or some of {','.join(known)}")

@@ -21,6 +21,16 @@ WINDOW = 50
 """Milliseconds of a window. The time of a record is its number in its source, in milliseconds."""
 THIRD = 3
 """Of so many records one is on the right side of a join."""
+VERTICES = 200_003
+"""Of a graph: so many that each edge, which is a record, matters."""
+CIRCLE = 16
+"""Vertices between which there are edges."""
+PATH = 100
+"""Of a graph of paths: so many vertices one behind the other. Each edge matters, and it takes as many supersteps."""
+MODULUS, ROUNDS = 1009, 15
+"""Of rounds: numbers stay below this, and go on changing; how many rounds there are."""
+TURNS = 6
+"""In a loop a record comes back fewer times than this: as many as its id says."""
 
 _FUNCTIONS = """
 from datetime import UTC, datetime, timedelta
@@ -63,10 +73,37 @@ def picky(row: dict) -> dict:
         raise ValueError("not this one")
     return {{**row}}
 
+def ends(rows: pa.Table) -> pa.Table:
+    ids = rows["id"].to_numpy()
+    a = ids * 7919 % {vertices}
+    return pa.table({{"a": a, "b": a - a % {circle} + ids // 7 % {circle}}})
+
+def steps(rows: pa.Table) -> pa.Table:
+    ids = rows["id"].to_numpy()
+    return pa.table({{"a": ids, "b": ids - (ids % {ids} % {path} > 0)}})
+
+def mixed(rows: pa.Table, aggregates: pa.Table) -> pa.Table:
+    if not len(aggregates):
+        return pa.table({{"value": rows["id"].to_numpy() % {modulus}}})
+    sums = dict(zip(aggregates["key"].to_pylist(), aggregates["value"].to_pylist()))
+    told = pa.array([sums[key] for key in rows["key"].to_pylist()], pa.int64()).to_numpy()
+    return pa.table({{"value": (rows["value"].to_numpy() ** 2 + told) % {modulus}}})
+
+def turn(row: dict) -> dict:
+    left = row.get("left")
+    return {{**row, "left": row["id"] % {turns} if left is None else left - 1}}
+
+def more(rows: pa.Table) -> pa.BooleanArray:
+    return pa.array(rows["left"].to_numpy() > 0)
+
+def done(rows: pa.Table) -> pa.BooleanArray:
+    return pa.array(rows["left"].to_numpy() == 0)
+
 def source(topic: str):
     return kafka(topic, start="earliest", end={end}, format="json", schema="{schema}")
 
 out = kafka("{out}", format="json", key="key")
+by_vertex = kafka("{out}", format="json", key="id")
 job = Job("{name}", partitions=4)
 """
 
@@ -84,7 +121,10 @@ class Shape:
         ordered: whether order per key is promised.
         files: whether it puts files out.
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
-        results: what comes out: records as they went in, windows, what keyed state gives, or pairs of joined records.
+        results: what comes out: records as they went in, windows, what keyed state gives, pairs of joined records, what comes
+            of a graph whose edges are the records, or of rounds over them.
+        edges: which edge a record is.
+        shared: whether several peers compute a graph together, in supersteps that are committed.
         store: where the state of tasks is at hand.
     """
 
@@ -96,27 +136,53 @@ class Shape:
     ordered: bool = False
     files: bool = False
     bad: int = 0
-    results: Literal["records", "windows", "keyed", "pairs"] = "records"
+    results: Literal["records", "windows", "keyed", "pairs", "ranks", "components", "rounds"] = "records"
+    edges: Literal["circles", "paths"] = "circles"
+    shared: bool = False
     store: str = "memory"
+
+    @property
+    def late(self) -> bool:
+        """Whether all results come at the end."""
+        return self.results in ("ranks", "components", "rounds")
+
+    @property
+    def loops(self) -> bool:
+        """Whether its end is that of a loop."""
+        return self.shared or self.name == "loop"
 
     def spec(self, name: str, inputs: list[str], out: str, end: int, made: int, rate: float, folder: Path) -> str:
         """The text of ``job.py``. ``folder``: where a database for its state may be."""
         ends = dict.fromkeys(range(PARTITIONS), end)
         numbers = {"bad": BAD, "third": THIRD, "window": WINDOW, "keys": KEYS, "ids": SOURCE}
+        numbers |= {"vertices": VERTICES, "circle": CIRCLE, "turns": TURNS, "path": PATH, "modulus": MODULUS}
         text = _FUNCTIONS.format(end=ends, schema=SCHEMA, out=out, name=name, **numbers) + self.body
         for number, topic in enumerate(inputs):
             text = text.replace(f"IN{number}", repr(topic))
+        in_database = self.store == "sql" and not self.shared  # supersteps are committed with Kafka
         said = {
             "OUT": repr(out),
             "MADE": str(made),
             "RATE": f"{rate:.1f}",
             "MOST": str(AT_A_TIME),
-            "STORE": f'sql("sqlite:///{folder}/{name}-state.db")' if self.store == "sql" else repr(self.store),
+            "STORE": f'sql("sqlite:///{folder}/{name}-state.db")'
+            if in_database
+            else repr("memory" if self.store == "sql" else self.store),
         }
         for word, value in said.items():
             text = text.replace(word, value)
         return text
 
+
+_GRAPH = (
+    'edges = job.task("ends", ends, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+    'graph = job.graph("web", edges=edges, source="a", target="b", batch_size=500, store=STORE)\n'
+)
+_SHARED = (
+    'edges = job.task("ends", EDGES, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+    'graph = job.graph("web", edges=edges, source="a", target="b", batch_size=500, batch_timeout="10 ms", store=STORE, '
+    "max_peers=4)\n"
+)
 
 SHAPES = {
     shape.name: shape
@@ -214,6 +280,53 @@ SHAPES = {
             'met = job.join("meet", work, third, on="key", **near, max_peers=MOST, store=STORE)\n'
             'job.output("write", out, after=met)\n',
             results="pairs",
+        ),
+        Shape(
+            "loop",
+            2,
+            'again = job.cycle("round", after=job.input("read", source(IN0)), max_hops=20)\n'
+            'turned = job.task("turn", turn, after=again, max_peers=MOST)\n'
+            'each_turn = job.task("each", same, after=turned, max_peers=MOST)\n'
+            "again.feedback(each_turn.where(more))\n"
+            'job.output("write", out, after=each_turn.where(done))\n',
+        ),
+        Shape(
+            "pagerank",
+            2,
+            _GRAPH + 'job.output("write", by_vertex, after=graph.pagerank("meet", tolerance=1e-13))\n',
+            results="ranks",
+        ),
+        Shape(
+            "components",
+            2,
+            _GRAPH + 'job.output("write", by_vertex, after=graph.connected_components("meet"))\n',
+            results="components",
+        ),
+        Shape(
+            "shared-pagerank",
+            4,
+            _SHARED.replace("EDGES", "ends")
+            + 'job.output("write", by_vertex, after=graph.pagerank("meet", tolerance=1e-13))\n',
+            results="ranks",
+            shared=True,
+        ),
+        Shape(
+            "shared-components",
+            4,
+            _SHARED.replace("EDGES", "steps")
+            + 'job.output("write", by_vertex, after=graph.connected_components("meet"))\n',
+            results="components",
+            edges="paths",
+            shared=True,
+        ),
+        Shape(
+            "rounds",
+            2,
+            'work = job.task("work", same, after=job.input("read", source(IN0)), max_peers=MOST)\n'
+            'about = {"state": "value bigint", "group_by": "key", "aggregate": {"value": "sum"}, "batch_size": 500}\n'
+            f'met = job.iterate("meet", mixed, rows=work, max_rounds={ROUNDS}, store=STORE, **about)\n'
+            'job.output("write", out, after=met)\n',
+            results="rounds",
         ),
     )
 }

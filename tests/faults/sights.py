@@ -8,7 +8,13 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from tests.faults.shapes import KEYS, SOURCE, THIRD, WINDOW, Shape
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+
+from sardonyx.core.graphing import GraphSpec
+from sardonyx.graphs.compute import Graph, compute
+from tests.faults.shapes import CIRCLE, KEYS, MODULUS, PATH, ROUNDS, SOURCE, THIRD, VERTICES, WINDOW, Shape
 
 
 class Sight:
@@ -143,6 +149,98 @@ class PairSight(Sight):
         return len(bad)
 
 
+class GraphSight(Sight):
+    """The same for what comes of a graph: a row for each vertex, in the end. Every edge counts, and no bit differs from what one
+    process computes of all edges.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._column = {"ranks": "rank", "components": "component"}[shape.results]
+        self._edge = {"circles": _edge, "paths": _step}[shape.edges]
+        self.values: dict[int, Any] = {}
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        self.values[row["id"]] = row[self._column]
+        self._note(place, row, row["id"], row["id"])
+
+    def wanted(self, ids: AbstractSet[int]) -> set[int]:
+        return {vertex for edge in map(self._edge, ids) for vertex in edge}
+
+    def wrong_values(self, ids: AbstractSet[int]) -> int:
+        """How many vertices have another value than networkx says, or than they have without faults."""
+        edges = sorted(map(self._edge, ids))
+        algorithm: Any = {"rank": "pagerank", "component": "connected_components"}[self._column]
+        tolerance = 1e-13 if algorithm == "pagerank" else None
+        spec = GraphSpec(algorithm=algorithm, edges="", source="", target="", tolerance=tolerance)
+        ends = list(zip(*edges, strict=True)) or [(), ()]
+        rows = compute(
+            spec, Graph(pa.table({"source": pa.array(ends[0], pa.int64()), "target": pa.array(ends[1], pa.int64())}))
+        )
+        calm = dict(zip(*(column.to_pylist() for column in rows.rows.columns), strict=True))
+        right = _ranks(edges) if algorithm == "pagerank" else _components(edges)
+        bad = [v for v, value in self.values.items() if value != calm.get(v) or abs(value - right[v]) > _EXACT]
+        self.wrong += [f"vertex {v} has {self.values[v]}, and should {calm.get(v)}, {right.get(v)}" for v in bad[:10]]
+        return len(bad)
+
+
+class RoundsSight(Sight):
+    """The same for what comes of rounds: a row for each record, in the end, with a number that all records of its key make."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.values: dict[int, int] = {}
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        self.values[row["id"]] = row["value"]
+        super().record(place, value)
+
+    def wrong_values(self, ids: AbstractSet[int]) -> int:
+        """How many records have another number than a plain loop gives."""
+        right = _mixed(ids)
+        bad = [number for number, value in self.values.items() if value != right.get(number)]
+        self.wrong += [f"record {each} has {self.values[each]}, and should {right.get(each)}" for each in bad[:10]]
+        return len(bad)
+
+
+def _mixed(ids: AbstractSet[int]) -> dict[int, int]:
+    """What the rounds of a job should give of these records."""
+    numbers = np.array(sorted(ids), np.int64)
+    keys = numbers // SOURCE * KEYS + numbers % SOURCE % KEYS
+    values = numbers % MODULUS
+    for _ in range(ROUNDS - 1):
+        sums = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
+        np.add.at(sums, keys, values)
+        values = (values**2 + sums[keys]) % MODULUS
+    return dict(zip(numbers.tolist(), values.tolist(), strict=True))
+
+
+_EXACT = 1e-12
+"""By how much a rank may differ from that of networkx, which adds up doubles; so may no component, which is a whole number."""
+
+
+def _edge(number: int) -> tuple[int, int]:
+    """The edge that a record is."""
+    a = number * 7919 % VERTICES
+    return a, a - a % CIRCLE + number // 7 % CIRCLE
+
+
+def _step(number: int) -> tuple[int, int]:
+    """The same in a graph of paths: one edge back, or none but to itself."""
+    return number, number - (number % SOURCE % PATH > 0)
+
+
+def _ranks(edges: list[tuple[int, int]]) -> dict[int, float]:
+    found: dict[int, float] = nx.pagerank(nx.MultiDiGraph(edges), tol=1e-17, max_iter=999)
+    return found
+
+
+def _components(edges: list[tuple[int, int]]) -> dict[int, int]:
+    return {v: min(part) for part in nx.connected_components(nx.Graph(edges)) for v in part}
+
+
 _PAIRS = 3
 """A record has no partner, or itself, or the next of its key."""
 
@@ -167,5 +265,13 @@ def _window(number: int) -> int:
     return source * SOURCE + position // WINDOW * KEYS + position % KEYS
 
 
-KINDS = {"records": Sight, "windows": WindowSight, "keyed": KeyedSight, "pairs": PairSight}
+KINDS = {
+    "records": Sight,
+    "windows": WindowSight,
+    "keyed": KeyedSight,
+    "pairs": PairSight,
+    "ranks": GraphSight,
+    "components": GraphSight,
+    "rounds": RoundsSight,
+}
 """By what a shape says of its results."""

@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,16 @@ from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.graph import graph_of
 from sardonyx.zookeeper.errors import ZooKeeperAway
 from tests.faults.cluster import Cluster, Seat, now
-from tests.faults.harness import spread
+from tests.faults.figures import spread
+from tests.faults.scene import NotNow, Scene
 from tests.faults.shapes import PARTITIONS
 from tests.faults.soak_flow import SoakFlow, reached
 from tests.faults.soak_judge import JUDGED, MORE, Sample, Verdict, disk_bound, figures, judge, standing, unsure
 from tests.faults.soak_plot import plot
 from tests.faults.soak_records import BACKLOG, LINKS
 from tests.faults.soak_watch import Watch
-from tests.faults.verbs import FAMILIES, KINDS, NotNow, Scene
+from tests.faults.striking import Striking
+from tests.faults.verbs import FAMILIES, KINDS
 from tests.waiting import until
 
 FAULTS_OF = ("sigkill", "sigstop", "leader", "session", "rebalance", "zookeeper", "kafka")
@@ -64,7 +65,7 @@ class Options:
     out: Path = Path("bench/results/soak")
 
 
-class Soak:
+class Soak(Striking):
     """One run.
 
     Args:
@@ -73,13 +74,11 @@ class Soak:
     """
 
     def __init__(self, options: Options, folder: Path) -> None:
+        super().__init__(options.seed)
         self._options = options
         self._folder = folder
-        self._rng = random.Random(options.seed)
-        self._began = now()
         self._families: list[str] = []
         self._kinds: dict[str, list[str]] = {}
-        self.trouble: list[str] = []
         self.faults: list[dict[str, Any]] = []
 
     def run(self) -> dict[str, Any]:
@@ -110,9 +109,7 @@ class Soak:
                 lambda: (flow.given, flow.seen, len(self.faults)),
                 max(2.0, options.seconds / 360),
             )
-            helpers = [
-                threading.Thread(target=self._beside, args=(work, scene, flow), daemon=True) for work in (_feed, _mend)
-            ]
+            helpers = [self._beside(work, self, scene, flow) for work in (_feed, _mend)]
             for helper in helpers:
                 helper.start()
             try:
@@ -235,22 +232,6 @@ class Soak:
                 f"{sum(ends)} records went in and {sight.count} came out: {lost} lost, {sight.doubled} doubled,"
                 f" {sight.strange} strange, and {beyond} sources went past their ends"
             )
-
-    # Beside it
-
-    def _beside(self, work: Callable[[Soak, Scene, SoakFlow], None], scene: Scene, flow: SoakFlow) -> None:
-        try:
-            work(self, scene, flow)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run is red
-            self._wrong(f"{work.__name__}: {type(error).__name__}: {error}")
-
-    def _wrong(self, what: str) -> None:
-        self.trouble.append(what)
-        self._tell(f"trouble: {what}")
-
-    def _tell(self, what: str) -> None:
-        sys.stderr.write(f"{now() - self._began:7.1f} s  {what}\n")
-        sys.stderr.flush()
 
     # The report
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -19,76 +17,19 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import ZnodeStat
 
 from sardonyx.core import node_paths
-from sardonyx.core.errors import SetupError
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.notes import PulseNote
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests.faults.cluster import BROKER, SESSION, TRANSACTION, Cluster, Seat, now
-from tests.faults.flow import Flow, abandoned
+from tests.faults import changes
+from tests.faults.cluster import SESSION, TRANSACTION, Seat, now
+from tests.faults.flow import abandoned
+from tests.faults.scene import NotNow, Scene, Verb
+from tests.faults.servers import Pick, any_of, back_again, majority_of, rolling, standing_still
 from tests.sessions import end_session
 from tests.waiting import until
 
 PATIENCE = 20.0
 """Seconds that an armed failpoint waits for a process to pass it."""
-
-
-class NotNow(Exception):
-    """The fault could not strike: there was no process to hit."""
-
-
-@dataclass
-class Scene:
-    """What a fault is done to.
-
-    Args:
-        cluster: all processes.
-        flows: the jobs that run.
-        finishing: set when the last records are going in.
-        ended: set when the jobs have all ended.
-    """
-
-    cluster: Cluster
-    flows: list[Flow]
-    finishing: threading.Event = field(default_factory=threading.Event)
-    ended: threading.Event = field(default_factory=threading.Event)
-    services: threading.Lock = field(default_factory=threading.Lock)
-    """One service at a time is down."""
-    feeding: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that gives records to Kafka."""
-    up: float = 0.0
-    """When the last service that was down was up again: nothing is got over before."""
-    points: dict[str, threading.Lock] = field(default_factory=dict)
-    """One fault at a time lies in wait at a failpoint."""
-    stale: list[tuple[str, float]] = field(default_factory=list)
-    """(process, when it woke up, in seconds since 1970) of those stopped before a commit and past every timeout."""
-
-    def hold(self, seconds: float) -> None:
-        """Let things take their course for so long."""
-        threading.Event().wait(seconds)
-
-    @contextmanager
-    def fasting(self) -> Iterator[None]:
-        """Nothing goes in meanwhile, and nothing is on its way: what spins then (see :meth:`Flow.step`) would leave the broker no
-        processor to start with.
-        """
-        with self.feeding:
-            for flow in self.flows:
-                flow.feed.arrived()
-            yield
-
-    @contextmanager
-    def seat(self, rng: random.Random, *, spark: bool | None = None) -> Iterator[Seat]:
-        """A peer that nothing else is being done to."""
-        wanted = [seat for seat in self.cluster.peers if not seat.spared and (spark is None or seat.spark == spark)]
-        rng.shuffle(wanted)
-        taken = until(lambda: next((seat for seat in wanted if seat.busy.acquire(blocking=False)), None), what="a seat")
-        try:
-            yield taken
-        finally:
-            taken.busy.release()
-
-
-Verb = Callable[[Scene, random.Random], str]
-"""Brings the fault about, returns when it is over, and says whom it hit."""
 
 
 class Kind(NamedTuple):
@@ -115,7 +56,9 @@ def _past(rng: random.Random) -> float:
     return rng.choice([SESSION + 1.5, TRANSACTION + 1.5])
 
 
-def _at_failpoint(point: str, action: str) -> Verb:
+def at_failpoint(point: str, action: str) -> Verb:
+    """A process dies (``kill``) or stops for a while (``stop``) when it passes a point."""
+
     def verb(scene: Scene, rng: random.Random) -> str:
         with scene.points.setdefault(point, threading.Lock()):
             pid = _struck(scene, point, action)
@@ -135,6 +78,21 @@ def _at_failpoint(point: str, action: str) -> Verb:
         if mine:
             seat.busy.release()
         return process.name
+
+    return verb
+
+
+def in_superstep(point: str, action: str) -> Verb:
+    """The same at a failpoint that every batch passes, once supersteps are being done; and one fault after the other."""
+
+    def verb(scene: Scene, rng: random.Random) -> str:
+        with scene.supersteps:
+            if point != SUPERSTEP:
+                with scene.points.setdefault(SUPERSTEP, threading.Lock()):
+                    _struck(scene, SUPERSTEP, "pass")
+            whom = at_failpoint(point, action)(scene, rng)
+            scene.hold(rng.uniform(0.2, 1.0))
+        return whom
 
     return verb
 
@@ -222,6 +180,45 @@ def _rebalance(scene: Scene, rng: random.Random) -> str:
         return process.name
 
 
+def _suspend(scene: Scene, rng: random.Random) -> str:
+    """A user suspends a job, and resumes it once its peers have left after their batches."""
+    client = scene.cluster.client
+    running = [view.id for view in client.jobs() if not view.ended]
+    if not running:
+        raise NotNow
+    handle = client.job(rng.choice(running))
+
+    def without_peers() -> bool:
+        with contextlib.suppress(SardonyxError):  # ZooKeeper is away
+            view = handle.status(live=False)
+            return view.ended or not any(task.peers for task in view.tasks)
+        return False
+
+    def asked(ask: Callable[[], None]) -> bool:
+        """Whether a coordinator has processed it, or the job has ended. Another fault may have taken the leader away."""
+        try:
+            ask()
+        except SardonyxError as error:
+            return error.code in ("SX-JOB-ENDED", "SX-JOB-GONE")
+        return True
+
+    try:
+        until(lambda: asked(handle.suspend), what=f"{handle.id} to be suspended", timeout=TRANSACTION + 60)
+        until(without_peers, what=f"the peers of {handle.id} to leave", timeout=TRANSACTION + 60)
+    finally:
+        until(lambda: asked(handle.resume), what=f"{handle.id} to be resumed", timeout=TRANSACTION + 60)
+    return handle.id
+
+
+def _change(scene: Scene, rng: random.Random) -> str:
+    """A user adds a task to a job, or removes the one that was added."""
+    client = scene.cluster.client
+    running = [view.id for view in client.jobs() if view.status == "running"]
+    if not running:
+        raise NotNow
+    return changes.change(client, client.job(rng.choice(running)), rng, TRANSACTION + 120)
+
+
 def _while_some_leave(verb: Verb) -> Verb:
     """For what only happens when partitions move, which a death does not make them do: the slot goes over as it is."""
 
@@ -281,87 +278,12 @@ def _expire_leader(scene: Scene, _rng: random.Random) -> str:
     zk = scene.cluster.client.zk
     seat = scene.cluster.leader()
     assert seat.process is not None
-    first = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:], default="nobody")
+    first = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:], default="none")
     found = _owned(zk, f"{node_paths.ELECTION}/{first}")
     if found is None:
         raise NotNow(f"{seat.process.name} has no session")
     _expire(scene, found[1].ephemeralOwner)
     return seat.process.name
-
-
-# Services
-
-
-Pick = Callable[[Cluster, random.Random], list[str]]
-"""Which servers are hit: their names."""
-
-
-def _any(kind: str) -> Pick:
-    return lambda cluster, rng: [cluster.server(kind, rng)]
-
-
-def _majority(kind: str) -> Pick:
-    def pick(cluster: Cluster, rng: random.Random) -> list[str]:
-        numbers = rng.sample(range(1, cluster.servers + 1), cluster.servers // 2 + 1)
-        return [f"{kind}{number}" for number in numbers]
-
-    return pick
-
-
-def _again(pick: Pick, *, kill: bool) -> Verb:
-    """Servers go down and come back. Records keep coming in while enough servers remain."""
-
-    def verb(scene: Scene, rng: random.Random) -> str:
-        with scene.services, ExitStack() as stack:
-            names = pick(scene.cluster, rng)
-            if 2 * len(names) > scene.cluster.servers:
-                stack.enter_context(scene.fasting())
-            _restart(scene, names, kill=kill)
-        return ", ".join(names)
-
-    return verb
-
-
-def _restart(scene: Scene, names: list[str], *, kill: bool) -> None:
-    services = scene.cluster.services
-    services.stop(*names, kill=kill)
-    try:
-        services.start(*names)
-    except SetupError:  # the machine has other things to do; the longer they were down
-        services.stop(*names, kill=True)
-        services.start(*names)
-    scene.up = now()
-
-
-def _rolling(kind: str) -> Verb:
-    """Every server in turn, while records come in."""
-
-    def verb(scene: Scene, _rng: random.Random) -> str:
-        names = [f"{kind}{number}" for number in range(1, scene.cluster.servers + 1)]
-        with scene.services:
-            for name in names:
-                _restart(scene, [name], kill=False)
-        return ", ".join(names)
-
-    return verb
-
-
-def _stop_server(pick: Pick) -> Verb:
-    """A server that stands still (SIGSTOP) for longer than the others wait for it, and then believes that it still leads."""
-
-    def verb(scene: Scene, rng: random.Random) -> str:
-        with scene.services:
-            names = pick(scene.cluster, rng)
-            pids = [scene.cluster.services.pids[name] for name in names]
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            scene.hold(BROKER + 1.5)
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
-            scene.up = now()
-        return ", ".join(names)
-
-    return verb
 
 
 # Connections
@@ -405,7 +327,7 @@ def _full_disk(scene: Scene, rng: random.Random) -> str:
 
 
 def _zombie(scene: Scene, rng: random.Random) -> str:
-    """Somebody upstream leaves a transaction open: readers wait for its end, and never see what is in it."""
+    """A producer upstream leaves a transaction open: readers wait for its end, and never see what is in it."""
     flows = [flow for flow in scene.flows if flow.feed.places]
     if not flows:
         raise NotNow("no job reads a topic")
@@ -422,17 +344,35 @@ RUNNING = ("read", "cut", "checked", "applied", "begin", "written", "positions",
 ENDING = ("vote", "voted", "exhausted", "seal", "sealed", "complete", "completed")
 """Failpoints that are passed when a task ends."""
 
+SUPERSTEP = "graph-superstep"
+"""The failpoint of a shard that has made its part of a superstep, of which nothing is written yet."""
+SUPERSTEPS = (SUPERSTEP, "graph-heard", "cut", "applied", "begin", "written", "positions", "apply-state", "committed")
+"""Failpoints of a batch in which a superstep is done. At ``graph-heard`` messages have come, and a marker is missing."""
+
 
 def _kinds() -> dict[str, Kind]:
-    kinds = {f"kill at {point}": Kind("sigkill", "run", _at_failpoint(point, "kill")) for point in RUNNING}
-    kinds["kill at rewind"] = Kind("sigkill", "run", _while_some_leave(_at_failpoint("rewind", "kill")))
-    kinds |= {f"stop at {point}": Kind("sigstop", "run", _at_failpoint(point, "stop")) for point in RUNNING}
-    kinds |= {f"kill at {point}": Kind("sigkill", "end", _at_failpoint(point, "kill")) for point in ENDING}
-    kinds |= {f"stop at {point}": Kind("sigstop", "end", _at_failpoint(point, "stop")) for point in ("seal", "sealed")}
+    kinds = {f"kill at {point}": Kind("sigkill", "run", at_failpoint(point, "kill")) for point in RUNNING}
+    kinds["kill at rewind"] = Kind("sigkill", "run", _while_some_leave(at_failpoint("rewind", "kill")))
+    kinds |= {f"stop at {point}": Kind("sigstop", "run", at_failpoint(point, "stop")) for point in RUNNING}
+    kinds |= {f"kill at {point}": Kind("sigkill", "end", at_failpoint(point, "kill")) for point in ENDING}
+    kinds |= {f"stop at {point}": Kind("sigstop", "end", at_failpoint(point, "stop")) for point in ("seal", "sealed")}
     kinds |= {
-        "kill at split": Kind("sigkill", "begin", _at_failpoint("split", "kill")),
-        "kill in publish": Kind("files", "run", _at_failpoint("in-publish", "kill")),
-        "kill in seal of files": Kind("files", "end", _at_failpoint("in-seal", "kill")),
+        f"kill in superstep at {point}": Kind("superstep", "end", in_superstep(point, "kill")) for point in SUPERSTEPS
+    }
+    kinds |= {
+        f"stop in superstep at {point}": Kind("superstep", "end", in_superstep(point, "stop"))
+        for point in (SUPERSTEP, "positions", "committed")
+    }
+    kinds |= {
+        f"kill at {point}": Kind("loop", "end", at_failpoint(point, "kill")) for point in ("loop-end", "loop-ended")
+    }
+    kinds |= {
+        "kill at split": Kind("sigkill", "begin", at_failpoint("split", "kill")),
+        "kill at graph-rows": Kind("graph", "run", at_failpoint("graph-rows", "kill")),
+        "kill at graph-computed": Kind("graph", "end", at_failpoint("graph-computed", "kill")),
+        "kill at graph-given": Kind("graph", "end", at_failpoint("graph-given", "kill")),
+        "kill in publish": Kind("files", "run", at_failpoint("in-publish", "kill")),
+        "kill in seal of files": Kind("files", "end", at_failpoint("in-seal", "kill")),
         "kill peer": Kind("sigkill", "run", _kill_peer),
         "stop peer": Kind("sigstop", "run", _stop_peer),
         "kill leader": Kind("leader", "run", _kill_leader),
@@ -441,6 +381,8 @@ def _kinds() -> dict[str, Kind]:
         "expire leader": Kind("session", "run", _expire_leader),
         "transaction times out": Kind("transaction", "run", _connection("kafka", "timed-out")),
         "rebalance": Kind("rebalance", "run", _rebalance),
+        "suspend": Kind("suspend", "run", _suspend),
+        "change": Kind("change", "run", _change),
         "full disk": Kind("disk", "run", _full_disk),
         "kill spark": Kind("spark", "run", _kill_spark),
         "zombie upstream": Kind("zombie", "run", _zombie),
@@ -451,13 +393,13 @@ def _kinds() -> dict[str, Kind]:
     }
     for to, (head, find) in leads.items():
         kinds |= {
-            f"restart {to}": Kind(to, "run", _again(_any(to), kill=False)),
-            f"kill {to}": Kind(to, "run", _again(_any(to), kill=True)),
-            f"stop {to}": Kind(to, "run", _stop_server(_any(to)), 3),
-            f"kill {to} {head}": Kind(to, "run", _again(find, kill=True), 3),
-            f"stop {to} {head}": Kind(to, "run", _stop_server(find), 3),
-            f"kill majority of {to}": Kind(to, "run", _again(_majority(to), kill=True), 3),
-            f"rolling restart of {to}": Kind(to, "run", _rolling(to), 3),
+            f"restart {to}": Kind(to, "run", back_again(any_of(to), kill=False)),
+            f"kill {to}": Kind(to, "run", back_again(any_of(to), kill=True)),
+            f"stop {to}": Kind(to, "run", standing_still(any_of(to)), 3),
+            f"kill {to} {head}": Kind(to, "run", back_again(find, kill=True), 3),
+            f"stop {to} {head}": Kind(to, "run", standing_still(find), 3),
+            f"kill majority of {to}": Kind(to, "run", back_again(majority_of(to), kill=True), 3),
+            f"rolling restart of {to}": Kind(to, "run", rolling(to), 3),
         }
         for how in ("cut", "refused", "delayed", "deaf", "mute"):
             kinds[f"{to} {how}"] = Kind("network", "run", _connection(to, how))
@@ -467,4 +409,4 @@ def _kinds() -> dict[str, Kind]:
 KINDS = _kinds()
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
 
-__all__ = ["FAMILIES", "KINDS", "Kind", "NotNow", "Scene", "password_of"]
+__all__ = ["FAMILIES", "KINDS", "Kind", "at_failpoint", "password_of"]

@@ -272,7 +272,7 @@ class Arena(contextlib.ExitStack):
                 write for write in writes if path in write.batches and write.outcome not in ("deposed", _REFUSED)
             ]
             wrong += [write for write in writers if write.outcome == "done" and write.version != ruling]
-            assert any(write.version == ruling for write in writers), f"nobody who led then has written {path}"
+            assert any(write.version == ruling for write in writers), f"no leader of that time has written {path}"
             unheard += not any(write.outcome == "done" for write in writers)
         late = [write for write in writes if write.version in ends and write.at > ends[write.version].at + 0.001]
         wrong += [write for write in late if write.outcome == "done"]

@@ -18,26 +18,44 @@ from sardonyx.cli.app import app
 from sardonyx.core import node_paths
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.settings_sections import SparkSettings
-from sardonyx.testing import Addresses
+from sardonyx.testing import Addresses, plugin
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.code import CodeBundle
+from tests import class_archive
 from tests.proxy import Proxy
 from tests.services import functions
 from tests.services.coordination import leadership
 from tests.services.house import House, house_of
 from tests.services.one_task import Task
+from tests.services.secured import Grants, SecuredServices, secured_services
 
 Sardonyx = Callable[..., Result]
 """Runs a command; ``code`` is the exit code that it is to end with, 0 if not given."""
 
 
-FIRST_COMPILER = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Spark lives for seconds here: what the JVM's second compiler would save later it costs now, half of the processor's time."""
+SOON = {"spark.driver.extraJavaOptions": class_archive.java_options()}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark_that_starts_soon() -> None:
-    os.environ |= load_settings(spark={"conf": FIRST_COMPILER}).environment()
+    os.environ |= load_settings(spark={"conf": SOON}).environment()
+
+
+@pytest.fixture(scope="session")
+def sardonyx_services(request: pytest.FixtureRequest) -> Iterator[Addresses]:
+    """The fixture that users have, but open to every user of the machine: many tests speak with the services by clients of their
+    own. With ``SECURED=1`` these services ask for a login, over TLS: every process finds the credentials in its environment.
+    """
+    if os.environ.get("SECURED") != "1":
+        with plugin.services(private=False) as found:
+            yield found
+        return
+    known: SecuredServices = request.getfixturevalue("secured")
+    login = known.settings().environment()
+    os.environ |= {
+        name: value for name, value in login.items() if not name.endswith(("__HOSTS", "__BOOTSTRAP_SERVERS"))
+    }
+    yield Addresses(known.services.zookeeper, known.services.kafka)
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +74,28 @@ def zookeeper(services: Addresses) -> str:
 def kafka(services: Addresses) -> str:
     """``host:port`` of Kafka."""
     return services.kafka
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServices]:
+    """ZooKeeper and Kafka that ask who is there, over TLS: one pair for the whole session."""
+    with secured_services(tmp_path_factory.mktemp("secured")) as found:
+        yield found
+
+
+@pytest.fixture
+def deployment() -> str:
+    """The name of a deployment of the test's own, on the secured services."""
+    return f"s{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def grants(secured: SecuredServices) -> Iterator[Grants]:
+    """Gives rights; after the test no user has any."""
+    given = Grants(secured)
+    yield given
+    for user in ("coordinator", "peer", "client", "viewer"):
+        given.take_all(user)
 
 
 @pytest.fixture(autouse=True)
@@ -135,10 +175,15 @@ def house(shared_house: House) -> Iterator[House]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark session for all tests; ``SARDONYX_TEST_SPARK`` names another master."""
-    from spark_tasks.session import start_session, stop_session
+    from spark_tasks.session import SparkSession, start_session, stop_session
 
+    left = SparkSession.getActiveSession()
+    if (
+        left is not None
+    ):  # `run_job` started it for a test that did not ask for this fixture; a process may have one only
+        stop_session(left)
     master = os.environ.get("SARDONYX_TEST_SPARK", "local[2]")
-    session = start_session(SparkSettings(master=master, conf=FIRST_COMPILER), tmp_path_factory.mktemp("spark"))
+    session = start_session(SparkSettings(master=master, conf=SOON), tmp_path_factory.mktemp("spark"))
     yield session
     stop_session(session)
 

@@ -7,7 +7,7 @@ Run as a script it is a coordinator in a process of its own, with the settings o
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -18,6 +18,7 @@ from coordinator.core.projection import project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership
+from coordinator.loop.side_effects import Rewired, Since
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked, Completed, Counts, Exhausted, JobSubmitted, LastCommits, LinkFacts
 from sardonyx.core.graph import graph_of
@@ -45,14 +46,27 @@ class FakeLinks:
         self.asked: list[tuple[str, str]] = []
         self.kept: list[str | None] = []
         """What specs said in trims about how long records are kept."""
+        self.lent = False
+        """Whether the last trim left logs of states alone."""
 
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         self.asked.append(("create", job))
         return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}
 
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        self.asked.append(("read", job))
+        return LastCommits()
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         self.asked.append(("delete", job))
         return LastCommits()
+
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        self.asked.append(("change", job))
+        return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}, {}
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        self.asked.append(("drop", job))
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("fence", "/".join(map(str, slot))))
@@ -60,8 +74,9 @@ class FakeLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("remove_static_member", "/".join(map(str, slot))))
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
         self.asked.append(("trim", job))
+        self.lent = lends()
         self.kept.append(spec.keep)
         return 0
 

@@ -36,14 +36,24 @@ class Crew(contextlib.ExitStack):
         self.processes: list[ChildProcess] = []
         self.client = self.enter_context(Client(settings=settings))
 
-    def coordinator(self, failpoint: str = "") -> ChildProcess:
-        """One more coordinator, standing for election. ``failpoint``: see :mod:`sardonyx.runtime.failpoints`."""
-        return self._start("coordinator", failpoint=failpoint)
+    def coordinator(self, failpoint: str = "", settings: Settings | None = None) -> ChildProcess:
+        """One more coordinator, standing for election. ``failpoint``: see :mod:`sardonyx.runtime.failpoints`.
 
-    def peers(self, virtual_peers: int = 4, *, wait: bool = True, failpoint: str = "") -> ChildProcess:
+        ``settings``: of its own, such as other credentials.
+        """
+        return self._start("coordinator", failpoint=failpoint, settings=settings)
+
+    def peers(
+        self,
+        virtual_peers: int = 4,
+        *,
+        wait: bool = True,
+        failpoint: str = "",
+        settings: Settings | None = None,
+    ) -> ChildProcess:
         """One more peer daemon; by default waits until its virtual peers are registered."""
         before = len(self.client.peers())
-        daemon = self._start("peer", "--virtual-peers", str(virtual_peers), failpoint=failpoint)
+        daemon = self._start("peer", "--virtual-peers", str(virtual_peers), failpoint=failpoint, settings=settings)
         if wait:
             self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", 90)
         return daemon
@@ -76,9 +86,9 @@ class Crew(contextlib.ExitStack):
         """What every process said last."""
         return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in self.processes)
 
-    def _start(self, *arguments: str, failpoint: str = "") -> ChildProcess:
+    def _start(self, *arguments: str, failpoint: str = "", settings: Settings | None = None) -> ChildProcess:
         name = f"{arguments[0]}-{next(self._number)}"
-        env = {**self.settings.environment(), **({"SARDONYX_FAILPOINT": failpoint} if failpoint else {})}
+        env = {**(settings or self.settings).environment(), **({"SARDONYX_FAILPOINT": failpoint} if failpoint else {})}
         command = [sys.executable, "-m", "sardonyx", *arguments]
         process = start_child(command, name=name, log_path=self._folder / f"{name}.log", env=env)
         self.processes.append(self.enter_context(process))

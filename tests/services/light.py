@@ -1,7 +1,7 @@
 """Coordinators and light peers as real processes, that can be killed or stopped at an exact point of the code.
 
 A light peer is the product's own daemon, virtual peer and task loop; only what it reads and writes stands nowhere. What
-it finds, and when, is told by nodes in ZooKeeper (:func:`go`), so a test lays down the order of everything.
+it finds, and when, stands in nodes in ZooKeeper (:func:`go`), so a test lays down the order of everything.
 
 Processes are forked off one that has imported everything: tests kill many. Each has a log of its own.
 """
@@ -35,7 +35,8 @@ from peer.sinks import Sink
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from sardonyx.core import node_paths
-from sardonyx.core.events import Counts, Create
+from sardonyx.core.effects import Create
+from sardonyx.core.events import Counts
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
@@ -62,8 +63,8 @@ _PATIENCE = 120.0
 _BATCH = re.compile(r"/log/\d+/\d+")
 
 _CHILDREN = threading.Lock()
-"""Held while anybody looks after processes: a start looks after all that were started, and of two threads that read how one of
-them ended the second finds nothing, and takes that for an exit code of 255."""
+"""Held by the thread that looks after processes: a start looks after all that were started, and of two threads that read how one
+of them ended the second finds nothing, and takes that for an exit code of 255."""
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__, "queues.admin"])
@@ -298,6 +299,7 @@ class LightWork:
     timed = False
     shards = None
     keeper = None
+    loop = None
 
     @property
     def sinks(self) -> list[Sink]:
@@ -358,6 +360,9 @@ class LightReader:
 
     def all_committed(self) -> dict[Partition, Position | None]:
         return self.held
+
+    def all_left(self) -> dict[Partition, Position | None]:
+        return {}
 
     def check_partitions(self) -> None:
         pass

@@ -349,6 +349,7 @@ job.output("publish", kafka("{made}", format="json"), after=last)
 
 
 SLOW = """
+# A row takes ten minutes, longer than any test here waits: only a kill ends such a batch.
 def record(row: dict) -> dict:
     time.sleep(600)
     return row
@@ -411,7 +412,7 @@ def test_a_job_that_takes_too_long(house: House, tmp_path: Path) -> None:
     ids=["a million partitions", "501 tasks", "files without a path"],
 )
 def test_a_request_that_no_client_has_checked(house: House, change: Callable[[JobSpec], JobSpec], code: str) -> None:
-    """Anybody may write into the inbox. The job fails with the error that `check` would give, and nothing is made for it."""
+    """Any program may write into the inbox. The job fails with the error that `check` would give, and nothing is made for it."""
     job = Job("raw")
     job.output("write", files("/nowhere", format="json"), after=job.input("make", generator(count=3)))
     with contextlib.closing(ZooKeeperSession.connect(house.settings)) as zk:

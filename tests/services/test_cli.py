@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,14 +142,20 @@ def test_the_log_is_followed_as_it_grows(call: Call, settings: Settings, job: Pa
 
 
 def test_services_only_prints_one_line_and_stays_until_sigterm(tmp_path: Path) -> None:
-    """One JSON line with both addresses when both serve; SIGTERM stops them, and the command ends well."""
+    """One JSON line with both addresses when both serve, and a file that a shell reads to reach them, which only its owner can
+    read. SIGTERM stops them, and the command ends well.
+    """
     with subprocess.Popen(
         [*SARDONYX, "dev", "--services-only", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as dev:
         assert dev.stdout is not None
         try:
             addresses = json.loads(dev.stdout.readline())
-            assert set(addresses) == {"zookeeper", "kafka"}
+            assert set(addresses) == {"zookeeper", "kafka", "environment"}
+            assert stat.S_IMODE(Path(addresses["environment"]).stat().st_mode) == 0o600
+            script = f". {addresses['environment']} && {shlex.join(SARDONYX)} topic create t && {shlex.join(SARDONYX)} topic list"
+            listed = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+            assert "t" in listed.stdout
             assert four_letters(addresses["zookeeper"], "srvr")
             assert dev.poll() is None
             dev.send_signal(signal.SIGTERM)

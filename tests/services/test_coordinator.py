@@ -20,11 +20,11 @@ from coordinator.loop.leader import Leader
 from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, TreeEffect
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     Acked,
     AckTimedOut,
-    Create,
     Evicted,
     GraceEnded,
     JobKilled,
@@ -35,7 +35,6 @@ from sardonyx.core.events import (
     LinksDeleted,
     PeerBorn,
     PeerDied,
-    TreeEffect,
     encode_event,
 )
 from sardonyx.core.graph import graph_of

@@ -18,10 +18,7 @@ from coordinator.core.decide import replay
 from coordinator.core.stored_state import encode_state
 from coordinator.loop import event_log
 from sardonyx.core import node_paths
-from sardonyx.core.events import (
-    Create,
-    Set,
-)
+from sardonyx.core.effects import Create, Set
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy

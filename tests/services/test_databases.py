@@ -128,7 +128,7 @@ def job_of(folder: Path, source: str, target: str) -> str:
     return str(folder / "job.py")
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_rows_come_once_through_deaths_between_the_commits(
     settings: Settings, server: Postgres, rows: Rows, tmp_path: Path

@@ -67,7 +67,7 @@ def messages(settings: Settings, topic: str, partitions: int = 2) -> list[list[t
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param([kill_at("committed", 5), kill_at("committed", 30)], id="in the middle"),
+        pytest.param([kill_at("committed", 5), kill_at("committed", 30)], id="in the middle", marks=pytest.mark.long),
         # Twice: of A's two stages the second one writes the markers; then it seals again, and B seals.
         pytest.param([kill_at("sealed", 2), kill_at("sealed", 2)], id="at the ends"),
     ],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -141,6 +144,82 @@ def test_orders_go_their_ways(spark):
     assert [row["id"] for row in result.rows("review")] == [3]
     added = {row["customer"]: (row["id_count"], row["amount_sum"]) for row in result.rows("customers")}
     assert added == {"a": (2, 970.0), "b": (1, 20.0)}
+
+
+def test_the_crawl_finds_every_page_that_links_lead_to(spark):
+    """Each once, with its title; links out of the site are not followed, and those without a page are told apart."""
+    folder = ROOT / "examples" / "crawl"
+    pages = runpy.run_path(str(folder / "site_pages.py"))["PAGES"]
+    found, waiting = {"/"}, ["/"]
+    while waiting:
+        links = re.findall('href="(/[^"]*)"', pages.get(waiting.pop(), ""))
+        waiting += set(links) - found
+        found |= set(links)
+    result = run_job(folder / "job.py", spark=spark)
+    assert sorted(row["url"] for row in result.rows("pages")) == sorted(found & set(pages))
+    assert sorted(row["url"] for row in result.rows("broken")) == sorted(found - set(pages))
+    assert {row["url"]: row["title"] for row in result.rows("pages")}["/light/lens"] == "The lens"
+    assert result.rows("broken")
+    assert "/attic" not in found
+
+
+def test_the_live_graph_is_that_of_networkx_after_each_minute():
+    """A reader that keeps the last component of each device knows after each minute which devices can reach each other."""
+    check_reach(run_job(LIVE_GRAPH / "job.py").rows("out"))
+
+
+def test_the_live_graph_on_a_cluster_reads_a_topic(sardonyx_cluster, monkeypatch, tmp_path):
+    """With the same links on a topic of two partitions, the same comes out."""
+    rows = [dict(zip(("one", "other", "at", "down"), event, strict=True)) for event in link_events()]
+    topic = sardonyx_cluster.topic("links", rows)
+    _set(monkeypatch, LIVE_GRAPH_TOPIC=topic, LIVE_GRAPH_END="latest", LIVE_GRAPH_OUT=str(tmp_path))
+    sardonyx_cluster.run(LIVE_GRAPH / "job.py")
+    parts = [pd.read_csv(path) for path in (tmp_path / "reach").glob("*.csv")]
+    check_reach(pd.concat(parts).to_dict("records"))
+
+
+LIVE_GRAPH = ROOT / "examples" / "live_graph"
+
+
+def link_events():
+    return runpy.run_path(str(LIVE_GRAPH / "network_data.py"))["events"]()
+
+
+def check_reach(rows):
+    minutes: dict[int, list[tuple[str, str, bool]]] = {}
+    for one, other, at, down in link_events():
+        minutes.setdefault(int(at[14:16]), []).append((one, other, down))
+    assert len(minutes) == 10
+    network, known = nx.Graph(), {}
+    for minute, changes in minutes.items():
+        for one, other, down in changes:
+            (network.remove_edge if down else network.add_edge)(one, other)
+        here = [row for row in rows if pd.Timestamp(row["window_start"]).minute == minute]
+        assert len({row["device"] for row in here}) == len(here) > 0
+        known |= {row["device"]: row["component"] for row in here}
+        assert known == {device: min(part) for part in nx.connected_components(network) for device in part}
+    assert len(set(known.values())) > 1
+
+
+def test_the_airports_are_in_the_regions_of_a_plain_loop(spark):
+    """K-means in numpy gives the same regions; and the centre of each is the middle of its airports."""
+    result = run_job(ROOT / "examples" / "kmeans" / "job.py", spark=spark)
+    airports = pd.DataFrame(result.rows("airports")).sort_values("faa")
+    found = pd.DataFrame(result.rows("out")).sort_values("faa")
+    assert found["faa"].tolist() == airports["faa"].tolist()
+    assert len(found) == 1458
+    latitudes, longitudes = np.radians(airports["lat"]), np.radians(airports["lon"])
+    places = np.column_stack(
+        [np.cos(latitudes) * np.cos(longitudes), np.cos(latitudes) * np.sin(longitudes), np.sin(latitudes)]
+    )
+    names = ["ANC", "ATL", "DFW", "HNL", "JFK", "LAX", "ORD", "SEA"]
+    regions = np.array([names.index(faa) if faa in names else -1 for faa in airports["faa"]])
+    centres = np.array([places[regions == number].mean(axis=0) for number in range(8)])
+    for _ in range(100):
+        regions = ((places[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+        centres = np.array([places[regions == number].mean(axis=0) for number in range(8)])
+    assert found["region"].tolist() == [names[number] for number in regions]
+    assert found.groupby("region")["name"].count().min() > 10
 
 
 def test_clicks_are_joined_with_the_orders_after_them(spark):

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sardonyx.core.changing import change_failure, draining, rewiring
+from sardonyx.core.changing_at import side_by_side
+from sardonyx.core.graph import graph_of
+from sardonyx.core.graphing import GraphSpec
+from sardonyx.core.refused_at import failure_at
+from sardonyx.graphs.compute import Graph, compute
+from sardonyx.job.load import load
+from sardonyx.job.validate import validate
 from sardonyx.zookeeper.session import ZooKeeperSession
+from tests.faults import rollback, rolled
+from tests.faults.growing import Growing, Step, Tap
 from tests.faults.harness import Broken, Options, Run, good, main, run
-from tests.faults.shapes import SHAPES, SOURCE
-from tests.faults.sights import Sight
+from tests.faults.replays import Span, judged
+from tests.faults.rolled import Result
+from tests.faults.shapes import KEYS, SHAPES, SOURCE
+from tests.faults.sights import GraphSight, RoundsSight, Sight, _edge, _mixed, _step
 from tests.faults.verbs import FAMILIES, KINDS, password_of
 
 
@@ -31,17 +47,28 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_forty_faults_of_tasks_with_a_state_lose_and_double_nothing(seed: int) -> None:
-    """Windows, keyed state and a join, as by ``make faults SHAPE=window,keyed,join STORE=...``; the seed chooses the store. Every
-    result of a window is compared, and none comes twice.
+    """Windows, keyed state, a join and a graph, as by ``make faults SHAPE=window,keyed,join,components STORE=...``; the seed
+    chooses the store. Every result of a window and of a vertex is compared, and none comes twice.
     """
     families = tuple(family for family in FAMILIES if family != "spark")
     store = random.Random(seed).choice(["memory", "rocksdb", "sql"])
-    shapes = ("window", "keyed", "join")
+    shapes = ("window", "keyed", "join", "components")
     result = run(Options(seed=seed, faults=40, shapes=shapes, store=store, families=families, records=20_000))
     told = json.dumps(result, indent=1)
     assert good(result), told
     assert sum(result["faults"].values()) >= 40, told
     assert result["records_in"] > 0 < result["records_out"], told
+
+
+@pytest.mark.timeout(400)
+def test_fifteen_faults_of_loops_lose_and_double_nothing(seed: int) -> None:
+    """As by ``make faults SHAPE=loop``: each record comes back as often as its id says, and comes out once; the jobs end."""
+    families = tuple(family for family in FAMILIES if family != "spark")
+    result = run(Options(seed=seed, faults=15, shapes=("loop",), families=families, records=8_000))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["faults"].values()) >= 15, told
+    assert result["records_in"] == result["records_out"] > 0, told
 
 
 @pytest.mark.timeout(400)
@@ -54,7 +81,30 @@ def test_a_few_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
     assert sum(result["faults"].values()) >= 6, told
 
 
-@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_twenty_changes_under_faults_lose_and_double_nothing(seed: int) -> None:
+    """As by ``make faults SHAPE=change FAULTS=20``: tasks come, go, are replaced and get more peers, while peers and leaders die
+    at each step of that. Each record is worked by one version of each task.
+    """
+    result = run(Options(seed=seed, faults=20, shapes=("change",), records=8_000))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["changes"].values()) == 20, told
+    assert sum(result["faults"].values()) >= 10, told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_two_hundred_changes_under_faults_lose_and_double_nothing(seed: int) -> None:
+    """Each step of a change is struck several times."""
+    result = run(Options(seed=seed, faults=200, shapes=("change",), records=80_000))
+    told = json.dumps(result, indent=1)
+    assert good(result), told
+    assert sum(result["changes"].values()) == 200, told
+    assert not result["not_struck"], told
+
+
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_faults_of_one_family_lose_and_double_nothing(seed: int, family: str) -> None:
@@ -67,7 +117,7 @@ def test_faults_of_one_family_lose_and_double_nothing(seed: int, family: str) ->
         assert result["stopped_past_every_timeout"], told
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
     """Three ZooKeeper servers and three brokers: single ones, the leader, the controller and a majority are killed or stop,
@@ -92,13 +142,56 @@ def test_the_check_sees_what_is_wrong() -> None:
     assert (both.doubled, both.out_of_order, both.through) == (1, 0, {1: 7})
 
 
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("pagerank", "pagerank"),
+        ("components", "connected_components"),
+        ("shared-pagerank", "pagerank"),
+        ("shared-components", "connected_components"),
+    ],
+)
+def test_the_check_sees_what_is_wrong_with_a_graph(name: str, algorithm: str) -> None:
+    """A value that differs in its last bit, a vertex that is missing, and one that comes twice."""
+    ids = {source * SOURCE + number for source in range(4) for number in range(50)}
+    edge = _step if name == "shared-components" else _edge
+    edges = pa.table(dict(zip(("source", "target"), map(list, zip(*map(edge, ids), strict=True)), strict=True)))
+    tolerance = 1e-13 if algorithm == "pagerank" else None
+    given: dict[str, Any] = {"algorithm": algorithm, "tolerance": tolerance}
+    rows = compute(GraphSpec(edges="", source="", target="", **given), Graph(edges)).rows.to_pylist()
+    column = [*rows[0]][1]
+    right, wrong = GraphSight(SHAPES[name]), GraphSight(SHAPES[name])
+    for row in rows:
+        right.record(0, json.dumps(row).encode())
+    assert (right.wanted(ids), right.wrong_values(ids), right.doubled) == (right.seen, 0, 0)
+    rows[3][column] = math.nextafter(rows[3][column], 1) if algorithm == "pagerank" else rows[3][column] + 1
+    for row in [*rows[1:], rows[5]]:
+        wrong.record(0, json.dumps(row).encode())
+    assert (wrong.wanted(ids) - wrong.seen, wrong.wrong_values(ids), wrong.doubled) == ({rows[0]["id"]}, 1, 1)
+
+
+def test_the_check_sees_what_is_wrong_with_rounds() -> None:
+    """A record with another number, one that is missing, and one that comes twice. Each record matters to all of its key."""
+    ids = {source * SOURCE + number for source in range(4) for number in range(50)}
+    name = {number: f"{number // SOURCE}-{number % SOURCE % KEYS}" for number in ids}
+    rows = [{"id": number, "key": name[number], "value": value} for number, value in sorted(_mixed(ids).items())]
+    right, wrong = RoundsSight(SHAPES["rounds"]), RoundsSight(SHAPES["rounds"])
+    for row in rows:
+        right.record(0, json.dumps(row).encode())
+    assert (right.wanted(ids), right.wrong_values(ids), right.doubled) == (right.seen, 0, 0)
+    assert right.wrong_values(ids - {7}) == sum(key == "0-7" for key in name.values())
+    for row in [*rows[1:3], {**rows[3], "value": -1}, *rows[4:], rows[5]]:
+        wrong.record(0, json.dumps(row).encode())
+    assert (wrong.wanted(ids) - wrong.seen, wrong.wrong_values(ids), wrong.doubled) == ({0}, 1, 1)
+
+
 def test_a_seed_gives_the_same_faults_again(tmp_path: Path) -> None:
     """Each kind once before any comes twice; what can strike but once in a job is not asked for again."""
     plan, again = (Run(Options(seed=5, spark=1, servers=3), tmp_path)._plan(len(KINDS) + 10) for _ in range(2))
     assert plan == again
     assert {name for names in plan.values() for name in names} == set(KINDS)
     assert sum(map(len, plan.values())) == len(KINDS) + 10
-    assert len(plan["end"]) == sum(kind.phase == "end" for kind in KINDS.values())
+    assert len(set(plan["end"])) == sum(kind.phase == "end" for kind in KINDS.values())
 
 
 def test_what_did_not_strike_comes_first_or_the_run_is_red(tmp_path: Path) -> None:
@@ -125,3 +218,99 @@ def test_the_password_of_a_session_is_what_zookeeper_makes_of_its_id(zk: ZooKeep
     """So a test that knows a process's session id can end that session."""
     session, password = zk.client.client_id
     assert password_of(session) == password
+
+
+def test_every_change_of_a_run_is_one_that_can_be_made(seed: int, tmp_path: Path) -> None:
+    """Sixty changes one after the other, each also through what comes before it if something is read to its end first."""
+    rng = random.Random(seed)
+    growing = Growing("growing", "in", "out", 1_000, tmp_path)
+    spec, retired = load(str(growing.write(growing.version))).spec, list[str]()
+    kinds = set()
+    for number in range(60):
+        step = growing.step(rng, number)
+        new = load(str(growing.write(step.version))).spec
+        named = [*step.drop, *step.drain]
+        if step.at_a_time:
+            stages = [stage.name for stage in graph_of(spec, "", "").stages]
+            assert failure_at("j", spec, new, stages) is None, step
+            both = side_by_side(spec, new, 5)
+            assert change_failure("j", spec, both, [], retired) is None
+            validate(both, import_functions=False)
+            spec, named = both, rewiring(graph_of(both, "", ""), graph_of(new, "", "")).names
+        assert change_failure("j", spec, new, named, retired) is None, step
+        for then in [draining(spec, new, step.drain)[0], new] if step.drain else [new]:
+            found = rewiring(graph_of(spec, "", ""), graph_of(then, "", ""))
+            assert change_failure("j", spec, then, [name for name in named if name in found.names], retired) is None
+            validate(then, import_functions=False)
+            spec, retired = then, [*retired, *found.retired]
+        growing.done(step)
+        kinds.add(step.what.partition(" ")[0])
+    assert kinds >= {"part", "attach", "scale", "replace", "put", "remove", "exchange"}
+
+
+def test_the_check_sees_what_is_wrong_with_versions(tmp_path: Path) -> None:
+    """A row that a tap must not have, one that it lacks, one that comes twice, a state that was lost, and a task in the middle
+    that rows passed by.
+    """
+    growing = Growing("growing", "in", "out", 1_000, tmp_path)
+    tap = Tap("tap1", "work", "keyed", 2)
+    growing.done(Step("attach", replace(growing.version, work=2, taps=(tap,))))
+    growing.done(Step("put", replace(growing.version, steady=2, middle="m", middle_since=2)))
+    growing.done(Step("remove", replace(growing.version, work=3, taps=()), drain=tap.tasks))
+
+    def row(number: int, work: int, **more: Any) -> dict[str, Any]:
+        return {"id": number, "key": "k", "work": work, "steady": 1, **more}
+
+    rows = {1: row(1, 1), 2: row(2, 2), 3: row(3, 2), 4: row(4, 3)}
+    tapped = [{"id": n, "key": "k", "tap": "tap1", "seen": n - 1} for n in (2, 3)]
+    assert growing.wrong(rows, tapped) == []
+    assert growing.wrong(rows, tapped[:1]) == []  # it was drained while its parent went on
+    strange = {"id": 4, "key": "k", "tap": "tap1", "seen": 3}
+    for wrong in ([*tapped, strange], [*tapped, tapped[0]], [tapped[0], {**tapped[1], "seen": 1}]):
+        assert growing.wrong(rows, wrong), wrong
+    growing.tapped["tap1"].last = 4
+    assert growing.wrong(rows, tapped) == []
+    growing.tapped["tap1"].last = 3  # then it must not have the row of that time
+    assert growing.wrong(rows, tapped)
+    growing.tapped["tap1"].last = None
+    growing.tapped["tap1"].sure = 3
+    assert growing.wrong(rows, tapped[:1])
+    assert growing.wrong({**rows, 5: row(5, 3) | {"steady": 2}}, tapped)
+
+
+@pytest.mark.parametrize(
+    "rollbacks",
+    [
+        pytest.param(3, marks=pytest.mark.timeout(400)),
+        pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
+    ],
+)
+def test_rollbacks_under_kills_give_what_was_never_rolled_back(seed: int, rollbacks: int) -> None:
+    """As by ``make faults SHAPE=rollback FAULTS=...``: the states at each checkpoint and in the end, each window, and replays."""
+    told = rollback.run(seed, rollbacks)
+    assert told["wrong"] == [], json.dumps(told, indent=1)
+    assert told["rollbacks"] == rollbacks
+    assert told["replays"] >= rollbacks
+    assert told["states_compared"] >= rollbacks
+    assert told["kills"]
+    assert told["windows"]
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_the_check_sees_what_is_wrong_with_a_replay(seed: int, with_state: bool) -> None:
+    """A window that is lacking, one that comes twice, one with a row too few, and a state that began empty, or did not."""
+    rng = random.Random(seed)
+    rows = [rolled.row_of(number, rng) for number in range(600)]
+    span = Span(240 if with_state else 180, 450, with_state)
+    windows = rolled.windows_of(row for row in rows if 180 <= rolled.second_of(rolled.at_of(row)) < span.until)
+    first = min(window.begin for window in windows)
+    right = [Result(window, hits, int(window.begin == first and not with_state)) for window, hits in windows.items()]
+    assert judged(span, rows, right) == []
+    last = right[-1]
+    for wrong in (
+        right[:-1],
+        [*right, last],
+        [*right[:-1], last._replace(hits=last.hits - 1)],
+        [result._replace(new=int(result.window.begin == 270 and with_state)) for result in right],
+    ):
+        assert judged(span, rows, wrong), wrong

@@ -161,7 +161,7 @@ def flights(
 
 
 @pytest.mark.parametrize(
-    ("flights", "peers"), [(SOME, 1), pytest.param(ALL, 2, marks=pytest.mark.faults), (ALL, 8)], indirect=["flights"]
+    ("flights", "peers"), [(SOME, 1), pytest.param(ALL, 2, marks=pytest.mark.long), (ALL, 8)], indirect=["flights"]
 )
 def test_any_number_of_virtual_peers_gives_the_result_of_pandas(flights: Flights, peers: int):
     """One virtual peer works the whole graph off, task after task; eight share tasks; the result is the same, and the whole
@@ -175,7 +175,7 @@ def test_any_number_of_virtual_peers_gives_the_result_of_pandas(flights: Flights
     assert len(flights.peers_of(Acked)) == peers
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_two_daemons_share_the_work(flights: Flights):
     """Two peer daemons, each with a Spark session of its own, give the result of one."""
     flights.crew.coordinator()

@@ -12,13 +12,13 @@ from coordinator.core import changeset
 from coordinator.loop.election import Leadership
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.client.client import Client
-from sardonyx.client.dead_letters import redo_spec
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.views import JobView
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobKilled, JobPurged, JobSubmitted
+from sardonyx.core.redoing import redo_spec
 from sardonyx.core.spec import decode_spec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession

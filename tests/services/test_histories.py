@@ -1,6 +1,6 @@
 """The ten histories that must hold, on a real ZooKeeper with real processes.
 
-Whoever dies is killed with SIGKILL, or stopped, at the exact point of its code. Each history is played twice: once under
+A process that dies is killed with SIGKILL, or stopped, at the exact point of its code. Each history is played twice: once under
 one coordinator, and once with the leader killed in its midst at a point that the seed chooses, and a standby that goes on.
 The histories do not know of each other and wait more than they compute, so several are played at a time.
 """

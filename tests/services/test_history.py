@@ -19,11 +19,12 @@ from coordinator.loop.leader import Leader
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Create, Delete, JobSubmitted, PeerBorn, Set
+from sardonyx.core.events import JobSubmitted, PeerBorn
+from sardonyx.core.secrets import MASK
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
-from sardonyx.runtime.settings_sections import MASK
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import (
@@ -282,11 +283,20 @@ def test_a_log_is_exported_and_replayed_without_services(
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_secrets_do_not_leave_with_an_export(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
-    """Neither from an entry, nor from the state that a file begins with, nor from the tree; and it still replays."""
+def test_secrets_are_not_shown(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
+    """Neither by an entry, nor by the state that a file begins with, nor by the tree; and the file still replays. No command
+    that shows entries shows them.
+    """
     with coordinator(settings), peers(settings, "peer-a"):
         zk.request(JobSubmitted(job="secret-aaaaaa", spec=SECRET))
         completed(zk, "secret-aaaaaa")
+    (submitted,) = (line["n"] for line in lines(sardonyx("log", "show", "--kind", "submit", "--json")))
+    for command in (["show", str(submitted)], ["show"], ["tail", "-n", "99"]):
+        for form in ([], ["--json"]):
+            text = sardonyx("log", *command, *form).stdout
+            assert "open sesame" not in text
+            assert "t0psecret" not in text
+            assert (MASK in text) is ("--json" in form or len(command) == 2)
     for first in ("1", "5"):
         sardonyx("log", "export", "--from", first, "-o", "log.jsonl")
         text = Path("log.jsonl").read_text()
@@ -335,7 +345,7 @@ def test_a_peer_is_evicted_and_its_task_accounted_for(
 
 
 def test_why_a_job_does_not_run(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
-    """Nobody leads, peers are missing, others hold them: `explain` says all of it, and `show` the weightiest in a line."""
+    """No coordinator leads, peers are missing, others hold them: `explain` says all of it, `show` the weightiest in a line."""
     submit(zk, "one-aaaaaa")
     unled = sardonyx("job", "explain", "one").stdout
     assert "one-aaaaaa is submitted" in unled

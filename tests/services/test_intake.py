@@ -101,7 +101,7 @@ def test_a_flood_of_one_client_delays_no_peer(leader: Leadership, zk: ZooKeeperS
         turns.append([getattr(entry.event, "job", type(entry.event).__name__) for entry in found])
         append(leader, first, found)
         first += len(found)
-        assert woken.is_set() or len(turns) == 3, "more is left, and the loop is told so"
+        assert woken.is_set() or len(turns) == 3, "more is left, and the loop is woken for it"
     kills = [f"j{n}" for n in range(25)]
     assert [[name for name in turn if name in kills] for turn in turns] == [kills[:10], kills[10:20], kills[20:]]
     assert turns[0][0] == "PeerBorn"

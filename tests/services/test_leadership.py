@@ -11,7 +11,8 @@ import pytest
 
 from coordinator.loop.election import Candidate, LeadershipEnded, identity, known_rules
 from sardonyx.core import node_paths
-from sardonyx.core.events import RULES, Create, Set
+from sardonyx.core.effects import Create, Set
+from sardonyx.core.events import RULES
 from sardonyx.core.notes import EpochNote
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost

@@ -13,8 +13,9 @@ from coordinator.loop.event_log import Entry
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.log_writer import Appended, LogWriter, PendingEntry, append
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create
 from sardonyx.core.errors import InternalError, SetupError
-from sardonyx.core.events import FORMAT, RULES, AckTimedOut, Create, Evicted, JobSubmitted, Left
+from sardonyx.core.events import FORMAT, RULES, AckTimedOut, Evicted, JobSubmitted, Left
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import Deposed

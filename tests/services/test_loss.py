@@ -166,3 +166,19 @@ def test_an_audit_while_rows_move_reports_no_loss(house: House, tmp_path: Path) 
         assert found["written"] == found["read"] + found["unread"]
     until(lambda: audit(house, handle)["read"] == 2000, what="all rows to be read", timeout=90)
     assert audit(house, handle)["unread"] == 0
+
+
+def test_rows_that_are_lost_in_a_loop_fail_it(house: House, tmp_path: Path) -> None:
+    """A loop that lacks rows would never be found to have ended: they are missed when nothing moves any more."""
+    topic = house.make_topic(f"loss-{tmp_path.name}")
+    house.put(topic, 0, *(json.dumps({"n": n}).encode() for n in range(ROWS)))
+    (tmp_path / "hold").touch()
+    job = JOB.format(lost=END, hold=tmp_path / "hold", topic=topic)
+    begins = 'def never(row: dict) -> bool:\n    return False\n\nagain = job.cycle("loop", after=read)\nfirst = job.task("first"'
+    job = job.replace('first = job.task("first"', begins).replace("same, after=read", "same, after=again")
+    handle = house.submit(tmp_path, job + "again.feedback(second.where(never))\n")
+    with pytest.raises(JobFailed) as caught:
+        handle.await_completion(150)
+    error = caught.value
+    assert (error.code, error.where["link"]) == ("SX-LINK-LOSS", "first.second")
+    assert 1 <= int(error.where["count"]) <= 4

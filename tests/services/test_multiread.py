@@ -8,8 +8,8 @@ import pytest
 from kazoo.exceptions import ConnectionClosedError, NoAuthError, NoNodeError
 from kazoo.security import make_digest_acl
 
+from sardonyx.core.effects import Create
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import Create
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper import multiread
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway

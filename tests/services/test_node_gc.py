@@ -7,7 +7,8 @@ import pytest
 
 from coordinator.loop import job_gc, node_gc
 from sardonyx.core import node_paths
-from sardonyx.core.events import JobKilled, JobSubmitted, LastCommits, LettersClaimed, Set
+from sardonyx.core.effects import Set
+from sardonyx.core.events import JobKilled, JobSubmitted, LastCommits, LettersClaimed
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession

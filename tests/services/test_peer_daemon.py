@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from coordinator.core.projection import encode_note
-from peer.daemon import PeerDaemon
+from peer.daemon import PeerDaemon, SparkTaskRunner
 from sardonyx.core import node_paths
 from sardonyx.core.notes import PeerNote
+from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
+from sardonyx.state.messages import Mark
 from sardonyx.zookeeper.errors import ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
@@ -149,3 +152,19 @@ def test_a_revoked_peer_survives_that_zookeeper_is_away(
     assert before[1] in after
     assert len(daemon.trees) == 1
     daemon.stop()
+
+
+def test_what_comes_after_the_end_of_a_daemon_is_given_back(tmp_path: Path) -> None:
+    """A daemon has one place for the state that assignments leave, from its start on. So its end misses none of it."""
+    nothing: Any = None  # no task is prepared, so it needs no Spark
+    runner, gone = SparkTaskRunner(Settings(), nothing, tmp_path), []
+    runner.close()
+    left = Left(Mark(1))
+    runner._kept.put(Partition("state", 0), left, 1, gone.append)
+    assert gone == [left]
+
+
+class Left(NamedTuple):
+    """A shard, by its mark."""
+
+    mark: Mark

@@ -13,7 +13,7 @@ from peer import daemon as daemon_module
 from peer.daemon import PeerDaemon
 from sardonyx import Job, kafka
 from sardonyx.core import node_paths
-from sardonyx.core.events import Set
+from sardonyx.core.effects import Set
 from sardonyx.core.notes import PeerNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.testing import Cluster
@@ -21,14 +21,18 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
 LEAST, MOST = 2, 6
+IDLE = 0.5
+"""Seconds that a peer of these tests may be idle before it leaves, if no job waits."""
 STEPS = 7
 
 
 class Leader:
     """Stands in for the coordinator: says how many peers jobs wait for, and notices those that come."""
 
-    def __init__(self, zk: ZooKeeperSession) -> None:
+    def __init__(self, zk: ZooKeeperSession, looks: list[float]) -> None:
         self.zk = zk
+        self.looks = looks
+        """At each look of the daemon at the demand: seconds that each of its peers has been idle at least."""
 
     def say(self, missing: int) -> None:
         self.zk.commit([Set(node_paths.JOB, str(missing).encode() if missing else b"")])
@@ -44,14 +48,23 @@ class Leader:
 def leader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     """With a daemon that looks often, and is impatient with idle peers."""
     monkeypatch.setattr(daemon_module, "_LOOK_EVERY", 0.1)
-    monkeypatch.setattr(daemon_module, "_IDLE", 0.5)
+    monkeypatch.setattr(daemon_module, "_IDLE", IDLE)
+    looks: list[float] = []
+    follow_demand = daemon_module._Crew.follow_demand
+
+    def followed(crew: daemon_module._Crew) -> None:
+        idle = min((peer.idle_for for peer in crew._peers), default=0.0)
+        follow_demand(crew)
+        looks.append(idle)
+
+    monkeypatch.setattr(daemon_module._Crew, "follow_demand", followed)
     auto = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": "auto"})})
     runner: Any = None  # no peer gets a task
     daemon = PeerDaemon(auto, runner, between=(LEAST, MOST))
     thread = threading.Thread(target=daemon.run, daemon=True)
     zk = ZooKeeperSession.connect(settings)
     thread.start()
-    yield Leader(zk)
+    yield Leader(zk, looks)
     daemon.stop()
     thread.join(30)
     assert not thread.is_alive()
@@ -77,7 +90,7 @@ def test_no_peer_leaves_while_a_job_waits(leader: Leader) -> None:
     before = set(leader.zk.children(node_paths.PULSE))
     leader.say(101)
     leader.say(99)
-    threading.Event().wait(1.5)  # three times as long as an idle peer stays otherwise
+    until(lambda: sum(idle > 3 * IDLE for idle in leader.looks) >= 3, what="looks at peers that are idle for long")
     assert set(leader.zk.children(node_paths.PULSE)) == before
 
 

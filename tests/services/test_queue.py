@@ -54,7 +54,7 @@ def test_a_row_that_comes_alone_waits_for_no_other(task: Task):
 
 
 def test_a_successor_goes_on_where_the_commits_ended(task: Task):
-    """Whoever takes over reads from the last commit, finds the sentinel again where it was drained, and goes on counting."""
+    """A reader that takes over reads from the last commit, finds the sentinel again where it was drained, and counts on."""
     task.feed(30, sentinel="s")
     first = task.reader(10)
     writer = task.writer()
@@ -349,7 +349,7 @@ def test_a_queue_that_was_trimmed_is_not_read_again_from_its_beginning(task: Tas
     task.feed(30, sentinel="s")
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, batch_of(reader, 12), [])
-    assert trim_links(task.settings, task.graph, JOB, task.spec)
+    assert trim_links(task.settings, task.graph, JOB, task.spec, lambda: False)
     reader.close()
     admin.delete_groups(task.settings, [task.stage.group(task.settings.deployment, JOB)])
     with pytest.raises(InputError) as lost:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -16,11 +17,14 @@ from sardonyx.connectors.base import DivisibleInput, Split, SplitInput
 from sardonyx.connectors.registry import split_input
 from sardonyx.core.errors import FunctionError, InputError, SardonyxError
 from sardonyx.core.spec import OnError, TaskSpec
+from sardonyx.core.timing import TimeSpec
 from spark_tasks.applied import Applied, ReadAndApplied
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read_splits import joined_splits, read_splits, shared_out
 from spark_tasks.worker import ReadAndDone, Share, Slice
+
+NOW = 1_795_600_000.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
@@ -62,7 +66,7 @@ def same(one: Applied, other: Applied) -> None:
 
 
 def together(made: TaskFunction, connector: SplitInput, splits: Sequence[Split]) -> ReadAndApplied:
-    found = made.read_and_apply(connector, splits)
+    found = made.read_and_apply(connector, splits, NOW)
     assert found is not None
     return found
 
@@ -112,11 +116,11 @@ def test_a_function_that_raises_fails_the_batch(spark: SparkSession, code: CodeB
     """After its retries, with the record in the error, as when the rows were read first."""
     connector = generated(5_000)
     with pytest.raises(FunctionError, match="ZeroDivisionError") as raised:
-        function(spark, code, "row_ratio").read_and_apply(connector, list(connector.splits()))
+        function(spark, code, "row_ratio").read_and_apply(connector, list(connector.splits()), NOW)
     assert "'id': 0" in raised.value.cause
     made = function(spark, code, "arrow_strict", on_error=OnError(retries=1, backoff="1 ms"))
     with pytest.raises(FunctionError, match="seven"):
-        made.read_and_apply(connector, list(connector.splits()))
+        made.read_and_apply(connector, list(connector.splits()), NOW)
 
 
 def files_of(folder: Path, kind: str, text: str, **options: Any) -> SplitInput:
@@ -147,7 +151,7 @@ def test_an_error_of_reading_has_its_file_and_line(spark: SparkSession, code: Co
     text = "id,delay\n" + "".join(f"{n},{'x' if n == 50_000 else n}\n" for n in range(60_000))
     connector = files_of(tmp_path, "csv", text, header=True, schema="id long, delay double")
     with pytest.raises(InputError, match="line 50002") as raised:
-        function(spark, code, "row_label", cores=3).read_and_apply(connector, list(connector.splits()))
+        function(spark, code, "row_label", cores=3).read_and_apply(connector, list(connector.splits()), NOW)
     assert raised.value.where["line"] == "50002"
 
 
@@ -180,15 +184,31 @@ def test_splits_of_different_types_are_brought_to_one_type_first(spark: SparkSes
     rows = 4_000
     splits = [Split({"ids": [1] * rows}, rows), Split({"ids": [0.5] * rows, "type": "float64"}, rows)]
     made = function(spark, code, "arrow_same", cores=2)
-    assert made.read_and_apply(numbers(), splits) is None
-    assert made.read_and_apply(numbers(), splits[:1]) is None, "the task's splits are known to differ"
+    assert made.read_and_apply(numbers(), splits, NOW) is None
+    assert made.read_and_apply(numbers(), splits[:1], NOW) is None, "the task's splits are known to differ"
+
+
+def test_a_row_with_a_bad_time_reaches_no_function(spark: SparkSession, code: CodeBundle) -> None:
+    """The peer must leave it out first, so its batch is read before it is dealt out, and so are the batches after it."""
+    task = TaskSpec(name="t", type="input", fn="job:arrow_same", time=TimeSpec(column="id", unit="s"))
+    good, bad = [Split({"ids": [5, 6]}, 2), Split({"ids": [7]}, 1)], [Split({"ids": [None]}, 1)]
+    made = TaskFunction(spark, task, code)
+    read = made.read_and_apply(numbers(), good, NOW)
+    assert read is not None
+    assert read.applied.table == pa.table({"id": [5, 6, 7]})
+    assert made.read_and_apply(numbers(), bad, NOW) is None
+    assert made.read_and_apply(numbers(), good, NOW) is None, "the task's rows are known to have bad times"
+    far = msgspec.structs.replace(task, time=TimeSpec(column="id", unit="s", ahead="1 d"))
+    assert (
+        TaskFunction(spark, far, code).read_and_apply(numbers(), [Split({"ids": [int(NOW) + 86_401]}, 1)], NOW) is None
+    )
 
 
 def test_what_is_better_read_first(spark: SparkSession, code: CodeBundle, tmp_path: Path) -> None:
     """DataFrame functions, which Spark SQL runs, and a large split that only one worker could read."""
     connector = generated(10)
-    assert function(spark, code, "df_same").read_and_apply(connector, list(connector.splits())) is None
-    assert function(spark, code, "row_same", cores=2).read_and_apply(numbers(), [Split({"ids": [1]})]) is None
+    assert function(spark, code, "df_same").read_and_apply(connector, list(connector.splits()), NOW) is None
+    assert function(spark, code, "row_same", cores=2).read_and_apply(numbers(), [Split({"ids": [1]})], NOW) is None
     multiline = files_of(tmp_path, "csv", "a\n" * 200_000, multiLine=True)
     assert isinstance(multiline, DivisibleInput)
     assert shared_out(multiline, list(multiline.splits()), 2) is None
@@ -235,6 +255,6 @@ def test_an_error_that_read_raises_is_its_own(spark: SparkSession, code: CodeBun
     """The error is the same as without a function, and no record is left out because of it."""
     made = function(spark, code, "row_same", on_error=OnError(then="skip"))
     with pytest.raises(SardonyxError) as raised:
-        made.read_and_apply(numbers(), [Split({"no": 1}, 1)])
+        made.read_and_apply(numbers(), [Split({"no": 1}, 1)], NOW)
     assert raised.value.code == "SX-UNEXPECTED"
     assert "KeyError" in str(raised.value) + raised.value.traceback

@@ -123,7 +123,17 @@ def test_a_lost_spark_is_the_daemons_matter(alive: bool, expected: Reaction, may
 
 def test_what_lies_outside_and_may_pass_does_not_count() -> None:
     """A full disk, and a service that is away or refuses, fail no job. A peer that lacks something, or a bug, does."""
-    passing = ["SX-OUTPUT-FULL", "SX-STATE-FULL", "SX-KAFKA-LOST", "SX-REGISTRY-UNREACHABLE", "SX-DATABASE-UNREACHABLE"]
+    passing = [
+        "SX-OUTPUT-FULL",
+        "SX-PEER-FILES",
+        "SX-PEER-MODULE",
+        "SX-PEER-SIGNATURE",
+        "SX-PEER-SIGNERS",
+        "SX-STATE-FULL",
+        "SX-KAFKA-LOST",
+        "SX-REGISTRY-UNREACHABLE",
+        "SX-DATABASE-UNREACHABLE",
+    ]
     assert all(may_pass(SetupError(code, "no")) for code in passing)
     assert not may_pass(SetupError("SX-SPARK-LOST", "no"))
     assert not may_pass(RuntimeError("a bug"))

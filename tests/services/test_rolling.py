@@ -66,8 +66,8 @@ def copied(topic: str, folder: Path, roll: str) -> Job:
 @pytest.mark.parametrize(
     ("roll", "script"),
     [
-        pytest.param("4 KiB or 1 s", [kill_at(point, 2) for point in POINTS], id="kills"),
-        pytest.param("4 KiB or 1 s", [pause_at("merged", 8, 2)], id="a pause"),
+        pytest.param("4 KiB or 1 s", [kill_at(point, 2) for point in POINTS], id="kills", marks=pytest.mark.long),
+        pytest.param("4 KiB or 1 s", [pause_at("merged", 8, 2)], id="a pause", marks=pytest.mark.long),
         pytest.param("batch", [kill_at("committed", 20), kill_at("rolled", 2)], id="by batch"),
     ],
 )
@@ -167,7 +167,8 @@ class Merging:
         self.listed: list[bytes] = []
         self.position: Position | None = None
         link = SimpleNamespace(topic="in")
-        self.work = SimpleNamespace(sinks=[sink], settings=None, stage=SimpleNamespace(ingress=[link]))
+        stage = SimpleNamespace(ingress=[link])
+        self.work = SimpleNamespace(sinks=[sink], settings=None, stage=stage, sources=None)
         self.reader = self
         self.handle = SimpleNamespace(may_commit=True, check=lambda: None)
         self.held: dict[Partition, Position | None] = {}

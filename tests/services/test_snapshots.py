@@ -12,8 +12,8 @@ from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership
 from coordinator.loop.log_writer import append
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Create, Delete, Set
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.entries import SMALL, Broke, batches, breaking, events, numbers

@@ -14,7 +14,7 @@ from tests.waiting import until
 ROWS = 4_000
 JOB = """
 import os
-import time
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -31,8 +31,7 @@ def held(row: dict, folder: str) -> dict:
         writing = Path(folder) / "writing"
         writing.write_text(str(os.getpid()))
         writing.rename(told)
-        while True:
-            time.sleep(60)
+        threading.Event().wait()
     return {**row, "row": True}
 
 def as_table(rows: pa.Table) -> pa.Table:

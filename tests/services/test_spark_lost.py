@@ -65,7 +65,7 @@ def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk:
     assert [msgspec.json.decode(note or b"", type=TaskNote).failures for note in notes] == [0] * len(notes)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_spark_keeps_its_workers_while_there_are_tasks(settings: Settings, tmp_path: Path) -> None:
     """A record that comes after minutes without any is not held up by the start of new workers, which takes seconds.
 
@@ -95,7 +95,7 @@ def workers_of() -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_job_outlives_the_death_of_spark(settings: Settings, tmp_path: Path) -> None:
     """SIGKILL to the JVM of the only daemon, four peers in it: the job ends, exactly, without one failure."""

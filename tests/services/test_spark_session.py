@@ -123,6 +123,21 @@ print(sorted(p.name for p in directory.iterdir()))
     assert err == ""
 
 
+def test_secrets_are_on_no_command_line(tmp_path: Path) -> None:
+    """Every user of the machine can list the arguments of processes. Spark has the values all the same."""
+    body = """
+spark = start_session(SparkSettings(master="local[1]", conf={"spark.hadoop.fs.s3a.secret.key": "planted-7391"}), directory)
+arguments = open(f"/proc/{jvm_pid(spark)}/cmdline").read()
+print("planted-7391" in arguments, "local[1]" in arguments)
+print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key"))
+stop_session(spark)
+"""
+    with script(body, tmp_path) as program:
+        out, err = program.communicate()
+    assert program.returncode == 0, err
+    assert [line for line in out.splitlines() if "[info" not in line] == ["False True", "planted-7391"]
+
+
 def test_a_session_that_does_not_start_says_why(tmp_path: Path) -> None:
     """A master that Spark does not know is one clear error with Spark's own words, and nothing is left."""
     body = """

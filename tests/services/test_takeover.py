@@ -43,7 +43,7 @@ def deposed(zookeeper: str, folder: Path, coordinators: int, kinds: list[str]) -
             ) from None
 
 
-@pytest.mark.parametrize("coordinators", [2, 3])
+@pytest.mark.parametrize("coordinators", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_jobs_go_on_whatever_ends_a_leadership(
     zookeeper: str, tmp_path: Path, rng: random.Random, coordinators: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_jobs_go_on_whatever_ends_a_leadership(
     assert figures["deposed_writes_accepted"] == 0
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_fifty_depositions(
     zookeeper: str, tmp_path: Path, rng: random.Random, pytestconfig: pytest.Config, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +198,7 @@ def test_the_successor_finishes_what_was_begun_on_kafka(
 def test_a_job_that_is_killed_while_its_topics_are_half_made_leaves_none(
     settings: Settings, quick: Settings, zk: ZooKeeperSession, tmp_path: Path, failpoint: str
 ) -> None:
-    """The leader dies while it makes them, and the job is killed before anybody else has made them."""
+    """The leader dies while it makes them, and the job is killed before the standby has made them."""
     topics = Topics(settings)
     with first_and_second(quick, zk, tmp_path, f"{failpoint}:kill") as (first, _):
         submit(zk, "count-1")

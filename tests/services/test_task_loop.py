@@ -426,7 +426,7 @@ def test_a_paced_input_is_read_no_faster_than_its_rate(build: Callable[..., Stan
     assert stand.ids("make.work") == EXACT
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("how", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: signal.Signals):
     """Whether the broker is dead or only silent: SIGTERM ends a peer daemon in the middle of its work within a bounded time."""
     with embedded_services() as own:

@@ -9,7 +9,7 @@ import pytest
 from sardonyx import Job, kafka
 from sardonyx.testing import Cluster, kill_at, pause_at
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.long
 
 
 def doubled(row: dict) -> dict:

@@ -2,8 +2,8 @@
 
 - A ``python`` block whose first line is ``# name.py`` is saved under that name. ``# name.py: replaces the function f`` puts
   the block in place of that function.
-- A ``sh`` block is run by bash. ``sardonyx dev`` is the second terminal: it is left running, and the ``export`` line that
-  it prints goes before all later blocks.
+- A ``sh`` block is run by bash. ``sardonyx dev`` is the second terminal: it is left running, and the line for other terminals
+  that it prints goes before all later blocks.
 - A ``text`` block holds lines that the output of the block before it must contain.
 """
 
@@ -69,9 +69,9 @@ class Reader:
             ) as process,
         ):
             try:
-                wanted = "the export line of the second terminal"
+                wanted = "the line of the second terminal for others"
                 found = until(
-                    lambda: re.search(r"^export .*$", printed.read_text("utf-8"), re.MULTILINE),
+                    lambda: re.search(r"^\. /.*$", printed.read_text("utf-8"), re.MULTILINE),
                     what=wanted,
                     timeout=120,
                 )

@@ -10,9 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
-from sardonyx import Count, Job, Max, Sum, event_time, kafka, tumbling
+from sardonyx import Count, Job, Max, Sum, event_time, kafka, session, tumbling
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
 from tests.plain_store import CODE
 from tests.waiting import until
@@ -95,7 +100,7 @@ def counting(topic: str, out: str, end: str | None = "latest", store: Any = "mem
             [kill_at("committed", 3), kill_at("apply-state", 2), kill_at("written", 2)],
             id="kills",
         ),
-        pytest.param([pause_at("begin", 6, 8)], id="a pause"),
+        pytest.param([pause_at("begin", 6, 8)], id="a pause", marks=pytest.mark.long),
     ],
 )
 def test_each_window_counts_each_row_once(
@@ -145,8 +150,98 @@ def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_cl
         handle.kill()
 
 
-def test_a_job_in_this_process_has_windows() -> None:
+def summed(rows: pa.Table) -> pa.Table:
+    return pa.table(
+        {"rows": [rows.num_rows], "first": rows["n"][:1], "bytes": [pc.sum(pc.utf8_length(rows["text"])).as_py()]}
+    )
+
+
+@pytest.mark.parametrize("group_by", [None, "key"])
+def test_a_function_is_given_whole_windows(spark: SparkSession, group_by: str | None) -> None:
+    """However many rows a window has, and however large they are: never a part of it, and all of them in their order."""
+    count = 12_000
+    schema = "at timestamp, key string, n long, text string"
+    given = [{"at": datetime(2026, 11, 27, tzinfo=UTC), "key": "k", "n": n, "text": f"{n:0100}"} for n in range(count)]
+    job = Job("whole", partitions=2)
+    read = job.input("read", kafka("in", schema=schema, start="earliest", end="latest"), time=event_time("at"))
+    whole = job.window("whole", tumbling("1 h"), after=read, fn=summed, group_by=group_by)
+    job.output("out", kafka("out"), after=whole)
+    result = run_job(job, {"read": given}, spark=spark)
+    assert result.rows("out") == [{"rows": count, "first": 0, "bytes": 100 * count}]
+
+
+def test_the_rows_of_a_session_are_more_than_a_message_holds(sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """What a key keeps is cut into messages of the state log, and a peer that takes over after a kill puts it together."""
+    count, text = 12_000, "x" * 400
+    given = [{"at": _iso(START), "key": "k", "n": n, "text": f"{text}{n}"} for n in range(count)]
+    with sardonyx_clusters(**QUICK) as cluster:
+        topic, out = cluster.topic("in", given, partitions=1), cluster.topic("out")
+        cluster.peers(6, faults=[kill_at("committed", 4), kill_at("apply-state", 3)])
+        cluster.run(long_session(topic, out))
+        assert cluster.records(out) == [{"rows": count, "first": 0, "bytes": sum(len(row["text"]) for row in given)}]
+
+
+def long_session(topic: str, out: str) -> Job:
+    job = Job("long", partitions=2)
+    schema = "at timestamp, key string, n long, text string"
+    read = job.input(
+        "read", kafka(topic, schema=schema, start="earliest", end="latest"), time=event_time("at"), batch_size=2_000
+    )
+    whole = job.window("whole", session("1 min"), after=read, group_by="key", fn=summed, batch_size=2_000)
+    job.output("out", kafka(out), after=whole)
+    return job
+
+
+def careful_arrow(rows: pa.Table) -> pa.Table:
+    """How many rows each window of a key has; raises for a negative number."""
+    if pc.min(rows["n"]).as_py() < 0:
+        raise ValueError("a negative number")
+    return rows.group_by(["key", "window_start"]).aggregate([("n", "count")])
+
+
+def careful_pandas(rows: pd.DataFrame) -> pd.DataFrame:
+    return careful_arrow(pa.Table.from_pandas(rows, preserve_index=False)).to_pandas()
+
+
+def careful_spark(rows: DataFrame) -> DataFrame:
+    checked = sf.when(rows.n < 0, sf.raise_error(sf.lit("a negative number"))).otherwise(rows.n)
+    return rows.groupBy("key", "window_start").agg(sf.count(checked).alias("n_count"))
+
+
+@pytest.mark.parametrize("fn", [careful_arrow, careful_pandas, careful_spark])
+@pytest.mark.parametrize("group_by", [None, "key"])
+def test_a_window_for_which_its_function_raises_is_left_out_whole(
+    spark: SparkSession, fn: Callable[..., Any], group_by: str | None
+) -> None:
+    """With one bad row, the window of its key fails with all its rows; all others give what they give without it."""
+    given = [
+        {"at": START + 3_600 * hour + n, "key": "ab"[n % 2], "n": -1 if (hour, n) == (1, 6) else n}
+        for hour in range(4)
+        for n in range(16)
+    ]
+    job = Job("careful", partitions=2)
+    schema = "at long, key string, n long"
+    read = job.input(
+        "read", kafka("in", schema=schema, start="earliest", end="latest"), time=event_time("at", unit="s")
+    )
+    careful = job.window("careful", tumbling("1 h"), after=read, fn=fn, group_by=group_by, on_error="dead_letter")
+    job.output("out", kafka("out"), after=careful)
+    result = run_job(job, {"read": given}, spark=spark)
+    bad = {(row["at"] - row["at"] % 3_600, row["key"]) for row in given if row["n"] < 0}
+    if group_by is None:
+        bad |= {(start, key) for start, _ in bad for key in "ab"}
+    of_window = Counter((row["at"] - row["at"] % 3_600, row["key"]) for row in given)
+    results = [(int(row["window_start"].timestamp()), row["key"], row["n_count"]) for row in result.rows("careful")]
+    assert sorted(results) == sorted((*window, rows) for window, rows in of_window.items() if window not in bad)
+    letters = result.dead_letters("careful")
+    assert sorted(each.record["at"] for each in letters) == sorted(
+        row["at"] for row in given if (row["at"] - row["at"] % 3_600, row["key"]) in bad
+    )
+    assert all("a negative number" in each.failure.message for each in letters)
+
+
+def test_a_job_in_this_process_has_windows(spark: SparkSession) -> None:
     """``run_job`` gives what a cluster gives."""
     given = rows(7, 3_000)
-    result = run_job(counting("in", "out"), {"read": given}, batch_size=100)
+    result = run_job(counting("in", "out"), {"read": given}, batch_size=100, spark=spark)
     assert found(result.rows("out")) == expected(given)

@@ -18,6 +18,7 @@ from queues.batch import Batch
 from queues.dead_letters import Letter, Origin
 from sardonyx import Job, blackhole, kafka
 from sardonyx.core.errors import Failure, InputError, SetupError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
@@ -68,7 +69,7 @@ def work_of(options: dict[str, Any], on_error: str = "skip") -> PreparedTask:
     (link,) = graph.stage("read").ingress
     link.options.update(options)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
-    facts: Any = {name.name: SimpleNamespace(partitions=1) for name in graph.links}
+    facts: Any = {name.name: LinkFacts(partitions=1) for name in graph.links}
     return assemble(Settings(), spark, "p", Assignment(1, "j-1", "read", 0), graph, facts, None)
 
 

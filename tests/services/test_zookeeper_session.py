@@ -15,8 +15,9 @@ from kazoo.protocol.serialization import Delete as DeleteNode
 from kazoo.protocol.serialization import Transaction as KazooTransaction
 
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, RULES, Create, Delete, Evicted, JobSubmitted, Set, decode_request
+from sardonyx.core.events import FORMAT, RULES, Evicted, JobSubmitted, decode_request
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.bulk import Transaction
@@ -44,7 +45,7 @@ def through(settings: Settings, proxy: Proxy, **zookeeper: object) -> Settings:
 
 
 def test_top_nodes_stand_after_the_first_connection(zk: ZooKeeperSession) -> None:
-    """Whoever connects first makes the top nodes, and nothing else."""
+    """The first process that connects makes the top nodes, and nothing else."""
     assert [f"/{name}" for name in zk.children("")] == sorted(node_paths.TOP)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
@@ -221,6 +222,12 @@ class SimConsumer:
                 break
         found = [self._group.committed.get(partition, (OFFSET_INVALID, "")) for partition in wanted]
         return [TopicPartition(*p, offset, metadata=text) for p, (offset, text) in zip(wanted, found, strict=True)]
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        """The partitions that the topic has now."""
+        del timeout
+        known = {partition.number: None for partition in self._broker.logs if partition.topic == topic}
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=known)})
 
 
 def _places(partitions: Any) -> list[TopicPartition]:

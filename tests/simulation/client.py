@@ -127,6 +127,8 @@ class SimClient:
 
     # What kazoo's client offers
 
+    login_refused = None
+
     @property
     def client_id(self) -> tuple[int, bytes]:
         return self.session.number, b""

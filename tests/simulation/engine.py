@@ -4,8 +4,8 @@ Everything that happens is an event on a heap, ordered by simulated time. What w
 until it waits for something, and goes on when an event wakes it. Nothing looks at the machine's clock, so a history is
 played as fast as it can be computed, and the same seed plays it again, step by step.
 
-A process can be killed (none of its code runs any more, not even what stands in ``finally``, as far as anybody else can
-see) and paused (its threads stand still and believe, afterwards, that no time has passed).
+A process can be killed (none of its code runs any more, not even what stands in ``finally``, as far as other processes
+can see) and paused (its threads stand still and believe, afterwards, that no time has passed).
 """
 
 from __future__ import annotations

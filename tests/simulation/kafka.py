@@ -8,23 +8,29 @@ one does not hold any more is refused. What is committed is counted, so that in 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import msgspec
 
+from coordinator.core.state import Job
+from coordinator.loop.side_effects import Rewired, Since
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from queues.losses import totals_differ
-from sardonyx.core import node_paths
+from sardonyx.core import node_paths, positions
 from sardonyx.core.chains import WriterChains
+from sardonyx.core.changing import closing, rewiring
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError
 from sardonyx.core.events import Completed, Counts, Exhausted, LastCommits, LinkFacts, TaskFailed, Yielded
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
-from sardonyx.core.notes import Assignment, LinksNote
+from sardonyx.core.notes import Assignment, JobNote, LinksNote
 from sardonyx.core.positions import Position
+from sardonyx.core.resizing import facts_then, left_unread, queues, resized
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.taking_over import carried
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sentinel.election import ElectionClosed, SentinelElection
@@ -66,6 +72,14 @@ class Topic:
     end: bool = False
     """Whether it ends where it ends now, without a sentinel: a user's topic with an end."""
     sentinels: list[str] = field(default_factory=list)
+    written_by: int = 0
+    """By which number of partitions its rows were spread last."""
+
+    def spread(self, partitions: int) -> None:
+        """Rows are written by a number of partitions: all that was written by another one is read."""
+        unread = [partition for partition in self.partitions if partition.position < partition.records]
+        assert partitions == self.written_by or not unread, "rows are written by another number, and some are unread"
+        self.written_by = partitions
 
     @property
     def split(self) -> bool:
@@ -91,6 +105,10 @@ class SimKafka:
         self.groups: dict[tuple[str, str], Group] = {}
         self.epochs: dict[tuple[str, str, int], int] = {}
         self.graphs: dict[str, Graph] = {}
+        self.known: Callable[[str], Job | None] = lambda _job: None
+        """What the log says of a job."""
+        self.put: Counter[tuple[str, str]] = Counter()
+        """How many records were ever put on each link, by job and link."""
         self.commits = 0
         self.refused = 0
         self.records = RECORDS
@@ -107,7 +125,8 @@ class SimKafka:
     # Links, as the coordinator makes and removes them
 
     def create(self, runtime: SimRuntime, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
-        graph = self.graphs.setdefault(job, graph_of(spec, "sim", job))
+        graph = graph_of(spec, "sim", job)
+        self.graphs.setdefault(job, graph)
         for link in graph.links:
             runtime.sleep(self.sim.rng.random() * 0.05)
             self._fail_now_and_then()
@@ -118,6 +137,13 @@ class SimKafka:
                 end = link.options.get("end") is not None
                 self.bound.setdefault(job, {}).setdefault(link.name, _topic(spec.partitions, records, end=end))
         return {link.name: LinkFacts(spec.partitions) for link in graph.links}
+
+    def read(self, runtime: SimRuntime, job: str, spec: JobSpec) -> LastCommits:
+        """What another job would need to go on from there, no simulated one asks for."""
+        del job, spec
+        runtime.sleep(self.sim.rng.random() * 0.05)
+        self._fail_now_and_then()
+        return LastCommits()
 
     def delete(self, runtime: SimRuntime, job: str, spec: JobSpec) -> LastCommits:
         counts, positions = {}, {}
@@ -137,6 +163,85 @@ class SimKafka:
         if not self.topics.get(job):
             self.topics.pop(job, None)
         return LastCommits(counts, positions)
+
+    def change(
+        self, runtime: SimRuntime, job: str, spec: JobSpec, rewired: Rewired
+    ) -> tuple[dict[str, LinkFacts], Since]:
+        """The slots of tasks are fenced whose queues change, or close; and the new queues are made."""
+        before, after = graph_of(rewired.before, "sim", job), graph_of(spec, "sim", job)
+        found = rewiring(before, after)
+        links = self.create(runtime, job, spec)
+        fenced, resizes = [*found.touched, *found.ended], resized(rewired.before, spec)
+        more = before.stages if resizes else closing(before, after)
+        slots = max(known.partitions for known in rewired.facts.values())
+        for stage in [*fenced, *(stage for stage in more if stage not in fenced)]:
+            for number in range(slots):
+                self.fence(runtime, Slot(job, stage.name, number))
+        if resizes:
+            links = self._resize(job, before, after, spec.partitions, links, rewired.facts)
+        since: Since = {}
+        for stage in found.touched:
+            read = {link.topic: self.topic(job, link) for link in stage.ingress}
+            since[stage.name] = {
+                name: [partition.position for partition in topic.partitions] for name, topic in read.items() if topic
+            }
+        for link in found.new:
+            if link.kind == "input":
+                self._begin_beside(job, link, before)
+        held = {stage.name: self._positions(job, stage) for stage in found.touched}
+        return carried(links, found, held, rewired.facts), since
+
+    def _resize(
+        self,
+        job: str,
+        before: Graph,
+        after: Graph,
+        partitions: int,
+        links: dict[str, LinkFacts],
+        facts: dict[str, LinkFacts],
+    ) -> dict[str, LinkFacts]:
+        """The queues get another number of partitions, if they are read to their end."""
+        held = {stage.name: self._positions(job, stage) for stage in before.stages}
+        failure = left_unread(job, before, held, facts)
+        if failure is not None:
+            raise SardonyxError.from_failure(failure)
+        for link in queues(before):
+            topic = self.topic(job, link)
+            lacking = partitions - len(topic.partitions) if topic is not None else 0
+            if topic is not None:
+                topic.partitions += [Partition() for _ in range(lacking)]
+        return facts_then(after, partitions, links, held, facts)
+
+    def _positions(self, job: str, stage: Stage) -> dict[positions.Partition, Position | None]:
+        places = [(link, topic) for link in stage.ingress if (topic := self.topic(job, link)) is not None]
+        return {
+            positions.Partition(link.topic, number): partition.committed
+            for link, topic in places
+            for number, partition in enumerate(topic.partitions)
+        }
+
+    def _begin_beside(self, job: str, link: Link, before: Graph) -> None:
+        """A new reader of a topic begins where the hindmost of those stands that read it already."""
+        others = [
+            topic
+            for other in before.links
+            if (other.kind, other.source) == (link.kind, link.source) and (topic := self.topic(job, other)) is not None
+        ]
+        new = self.topic(job, link)
+        for number, partition in enumerate(new.partitions if new is not None else ()):
+            partition.position = min((other.partitions[number].position for other in others), default=0)
+
+    def drop(self, runtime: SimRuntime, job: str, spec: JobSpec, before: JobSpec) -> None:
+        """What a change has removed goes: its queues, and the groups of its tasks."""
+        found = rewiring(graph_of(before, "sim", job), graph_of(spec, "sim", job))
+        for stage in found.ended:
+            self.groups.pop((job, stage.name), None)
+        for link in found.gone:
+            runtime.sleep(self.sim.rng.random() * 0.05)
+            self._fail_now_and_then()
+            self.topics.get(job, {}).pop(link.name, None)
+        if not self.topics.get(job, True):
+            self.topics.pop(job, None)
 
     def trim(self, runtime: SimRuntime, job: str) -> int:
         """Delete what was committed as read. A leader that was deposed may do so long after it has asked for the positions."""
@@ -190,6 +295,26 @@ class SimKafka:
             self._rebalance(job, stage, group)
         return member in group.members
 
+    def by_revision(self, job: str, stage: Stage, revision: int, facts: dict[str, LinkFacts]) -> None:
+        """A batch is committed by a revision of its job: no other one may have taken over its task's queues."""
+        found = self.known(job)
+        if found is None or found.revision == revision:
+            return
+        now = {each.name: each for each in graph_of(found.spec, "sim", job).stages}
+        names = [[link.name for link in links] for links in (stage.ingress, stage.egress)]
+        stand = now.get(stage.name)
+        assert stand is not None, f"{job}/{stage.name} was removed, and commits by revision {revision}"
+        assert names == [[link.name for link in links] for links in (stand.ingress, stand.egress)], (
+            f"{job}/{stage.name} commits by revision {revision} after {found.revision} has taken over"
+        )
+        ours = [link.name for link in (*stage.ingress, *stage.egress) if link.kind == "internal"]
+        assert all(found.facts and found.facts[name].partitions == facts[name].partitions for name in ours), (
+            f"{job}/{stage.name} commits by another number of partitions than revision {found.revision}"
+        )
+        shut = {link.name for link in stand.egress if not chained.goes(link)}
+        late = [link.name for link in stage.egress if chained.goes(link) and link.name in shut]
+        assert not late, f"{job}/{stage.name} writes to {late} after revision {found.revision} has closed it"
+
     def _rebalance(self, job: str, stage: Stage, group: Group) -> None:
         members = sorted(group.members)
         at = self.sim.rng.randrange(len(members) or 1)
@@ -227,6 +352,15 @@ class SimLinks:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self.kafka.create(self.runtime, job, spec)
 
+    def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
+        return self.kafka.change(self.runtime, job, spec, rewired)
+
+    def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
+        self.kafka.drop(self.runtime, job, spec, rewired.before)
+
+    def read_links(self, job: str, spec: JobSpec) -> LastCommits:
+        return self.kafka.read(self.runtime, job, spec)
+
     def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self.kafka.delete(self.runtime, job, spec)
 
@@ -236,7 +370,8 @@ class SimLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         """The groups of this Kafka put silent members out by themselves."""
 
-    def trim_links(self, job: str, spec: JobSpec) -> int:
+    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+        lends()  # it is asked at any time; no task here keeps a state
         return self.kafka.trim(self.runtime, job)
 
     def forget(self, jobs: Collection[str]) -> None:
@@ -249,6 +384,8 @@ class Prepared:
     assignment: Assignment
     stage: Stage
     facts: dict[str, LinkFacts]
+    graph: Graph
+    revision: int
 
 
 @dataclass
@@ -265,13 +402,17 @@ class SimRunner:
         self.runtime.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
         spec = zk.read(node_paths.job_spec(assignment.job))
         links = zk.read(node_paths.job_links(assignment.job))
+        status = zk.read(node_paths.job_status(assignment.job))
         if self.kafka.sim.rng.random() < self.trouble.declines:
             raise SardonyxError("SX-SIMULATED", "its code does not import")
-        if spec is None or links is None:
+        if spec is None or links is None or status is None:
             raise SardonyxError("SX-SIMULATED-GONE", "the job is gone")
         graph = graph_of(decode_spec(spec), "sim", assignment.job)
         facts = msgspec.json.decode(links, type=LinksNote).links
-        return Prepared(peer, assignment, graph.stage(assignment.task), facts)
+        if all(stage.name != assignment.task for stage in graph.stages):
+            raise SardonyxError("SX-SIMULATED-GONE", "the job has changed, so the offer is an old one")
+        revision = msgspec.json.decode(status, type=JobNote).revision
+        return Prepared(peer, assignment, graph.stage(assignment.task), facts, graph, revision)
 
     def work(self, prepared: Prepared, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
         Loop(self, prepared, handle, zk).run()
@@ -284,7 +425,7 @@ class Loop:
         self.kafka, self.runtime, self.trouble = runner.kafka, runner.runtime, runner.trouble
         self.rng = runner.kafka.sim.rng
         self.peer, self.assignment, self.stage = prepared.peer, prepared.assignment, prepared.stage
-        self.facts = prepared.facts
+        self.facts, self.graph, self.revision = prepared.facts, prepared.graph, prepared.revision
         self.handle, self.zk = handle, zk
         self.votes = SentinelElection(zk, self.assignment.job)
         self.told = self.sealed = False
@@ -333,6 +474,7 @@ class Loop:
         self.chains = WriterChains(self.assignment.id, self.assignment.slot, self.lives, self.peer)
         self.epoch = self.kafka.init(self.assignment.job, self.stage.name, self.assignment.slot)
         self.group = self.kafka.join(self.assignment.job, self.stage, self.member, self.runtime.process)
+        self.handle.confirm()
 
     def _close(self) -> None:
         group = self.__dict__.pop("group", None)
@@ -358,12 +500,12 @@ class Loop:
         topics, held = self._topics(), self._held()
         if self.stage.ingress[0].kind == "splits":
             (name,) = topics
-            if not topics[name].split and (name, 0) in held:
+            if not topics[name].split and (name, 0) in held and not self._is_out(name, 0):
                 self._split(name, held[name, 0])
                 return
         for name, number in held:
             partition = topics[name].partitions[number]
-            if partition.ended:
+            if partition.ended or self._is_out(name, number):
                 continue
             if self.facts[name].stops:
                 self._end_partition((name, number), held[name, number], partition)
@@ -378,6 +520,11 @@ class Loop:
             self.handle.give_up()
             return
         self.handle.pause(self.rng.uniform(0.1, 0.4))
+
+    def _is_out(self, name: str, number: int) -> bool:
+        """As of :class:`queues.reading.Reading`."""
+        link, facts = next(link for link in self.stage.ingress if link.name == name), self.facts[name]
+        return (link.rests and not facts.stops) or (link.kind == "internal" and number >= facts.partitions)
 
     def _wait_until_usable(self) -> None:
         while not self.handle.may_commit:
@@ -413,21 +560,25 @@ class Loop:
         assert partition.first <= partition.position, "records were trimmed that are still to be read"
         position, size = partition.position, min(BATCH, partition.records - partition.position)
         try:
-            committed = chained.heard(self.stage, where, partition, size)
+            committed = chained.heard(self.stage, where, partition, size, self.facts)
         except InputError as error:
             self._lost(error)
         self.chains.begin()
         self.runtime.sleep(self.rng.random() * 0.3)
         self._wait_until_usable()
         self._transaction({where: times})
+        self.kafka.by_revision(self.assignment.job, self.stage, self.revision, self.facts)
         assert partition.position == position, "a batch was committed although another member holds the partition"
         assert not partition.ended, "a batch was committed behind the end of a partition"
         partition.position += size
         partition.metadata = committed.metadata()
         for link in self.stage.egress:
             out = self.kafka.topic(self.assignment.job, link)
-            if out is not None:
-                number = self.rng.randrange(len(out.partitions))
+            if out is not None and chained.goes(link):
+                size_now = self.facts[link.name].partitions if link.kind == "internal" else len(out.partitions)
+                out.spread(size_now)
+                number = self.rng.randrange(size_now)
+                self.kafka.put[self.assignment.job, link.name] += size
                 chained.write(self.kafka, self.assignment.job, self.chains, link, number, size)
         self.chains.committed()
         self._reply_lost()
@@ -453,6 +604,8 @@ class Loop:
             topic = topics[name]
             if topic.partitions[number].ended:
                 continue
+            if self._is_out(name, number) and number < self.facts[name].partitions:
+                return False  # an input that stands still
             if not topic.end and not (
                 topic.sentinels and self.votes.leader(name, self.rng.choice(topic.sentinels)) in topic.sentinels
             ):
@@ -481,7 +634,7 @@ class Loop:
             return
         for link in self.stage.ingress:
             read = sum(partition.position for partition in topics[link.name].partitions)
-            if link.kind == "internal" and (written := chained.written(self.kafka, self.assignment.job, link)) != read:
+            if link.kind == "internal" and (written := self._written(link)) != read:
                 self._lost(totals_differ(link, written, read))
         uuid = self.runtime.token()
         for link in self.stage.egress:
@@ -501,6 +654,9 @@ class Loop:
         )
         self.sealed = True
         self._pass("complete!")
+
+    def _written(self, link: Link) -> int:
+        return chained.written(self.kafka, self.assignment.job, link, self.graph, self.facts)
 
     def _fail(self, *, fatal: bool, error: Failure | None = None) -> NoReturn:
         error = error or Failure("SX-SIMULATED", "the function raised" if fatal else "Spark went away")

@@ -21,7 +21,7 @@ from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths
 from sardonyx.core.events import ENDED, AnyEvent
-from sardonyx.core.graph import Graph
+from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, TaskNote
 from tests.simulation.client import SimClient
 from tests.simulation.kafka import SimKafka
@@ -55,8 +55,11 @@ class Oracle:
         """Requests whose writers know that they were put in, by uuid."""
         self.logged: dict[str, int] = {}
         self.events: list[AnyEvent] = []
+        self.links_read: dict[tuple[str, str], list[str]] = {}
+        """By task that is complete, the links that it has read. A change may have removed one since."""
         self.state = new_state("sim")
         """The log so far, replayed as it was written."""
+        kafka.known = self.state.jobs.get
         self.decisions = self.depositions = self.refused = self.accepted = 0
         self._digest = hashlib.sha256()
         zookeeper.on_commit.append(self._committed)
@@ -93,14 +96,25 @@ class Oracle:
             self.logged[entry.request] = n
             self.events.append(entry.event)
             decide(self.state, n, entry.event)
+            self._note_complete()
+
+    def _note_complete(self) -> None:
+        found = ((job, name, task) for job, known in self.state.jobs.items() for name, task in known.tasks.items())
+        for job, name, task in found:
+            if task.state != "complete":
+                self.links_read.pop((job, name), None)
+            elif (job, name) not in self.links_read:
+                links = graph_of(self.state.jobs[job].spec, "sim", job).links
+                self.links_read[job, name] = [x.name for x in links if x.kind == "internal" and x.target == name]
 
     def _task_changed(self, below: str, data: bytes) -> None:
         """A task that is complete has read everything: no peer holds any of it back, and nothing comes after."""
         job, _, name = below.split("/")
         if msgspec.json.decode(data, type=TaskNote).state != "complete":
             return
-        graph = self.kafka.graphs.get(job)
-        if graph is None or name in graph.bound:
+        known = self.state.jobs.get(job)
+        graph = None if known is None else graph_of(known.spec, "sim", job)
+        if graph is None or name in graph.bound or all(stage.name != name for stage in graph.stages):
             return
         for link in graph.stage(name).ingress:
             topic = self.kafka.topic(job, link)
@@ -147,7 +161,7 @@ class Oracle:
         return node.data if node else None
 
     def usurp(self) -> None:
-        """Somebody removes the first place in the election, by hand."""
+        """A user removes the first place in the election, by hand."""
         line = sorted(self.children(node_paths.ELECTION), key=lambda name: int(name.rpartition("-")[2]))
         if line:
             path = f"{ROOT}{node_paths.ELECTION}/{line[0]}"
@@ -162,7 +176,11 @@ class Oracle:
             job = self.state.jobs[name]
             if job.status == "planning" or (job.status == "running" and plan.bounded and not job.queued):
                 found.append(f"{name} is {job.status}")
-            if job.status != "running" or plan.bounded or job.queued:
+            if job.status == "running" and (job.next_spec is not None or job.gone_spec is not None):
+                found.append(f"{name} is being changed")
+            left = {*job.retired} & {*self.kafka.topics.get(name, ())} if job.gone_spec is None else ()
+            assert not left, f"{name} has nothing to do with {left} any more, and they stand"
+            if job.status != "running" or not plan.turns or job.queued:
                 continue
             for stage in plan.graph.stages:
                 for link in stage.ingress:
@@ -185,7 +203,7 @@ class Oracle:
                 found.append(f"{job} is {note.status}, waits for {note.waits_for}")
             elif note.links != "gone" and self.children(node_paths.job_tasks(job)):
                 found.append(f"the topics of {job} stand")
-        # Somebody who woke up a moment ago may still be making topics; he must remove them, or this never ends.
+        # A coordinator that woke up a moment ago may still be making topics; it must remove them, or this never ends.
         found += [f"topics of {job} stand" for job in self.kafka.topics]
         plan = world.plan
         least, most = sum(plan.daemons), sum(plan.daemons) + plan.growing * len(plan.daemons)
@@ -215,7 +233,7 @@ class Oracle:
         self._snapshots(stands)
         for job, found in self.state.jobs.items():
             if found.status in ("completed", "stopped"):
-                self._completed(job, self.kafka.graphs[job], self.state)
+                self._completed(job, graph_of(found.spec, "sim", job), self.state)
 
     def _snapshots(self, stands: dict[str, bytes]) -> None:
         """Every snapshot that is whole is what the log before it makes, and the log begins where one stands."""
@@ -248,11 +266,7 @@ class Oracle:
         for stage in graph.stages:
             found = counts[stage.name]
             assert found is not None
-            read = sum(
-                counts[link.source].rows_in  # type: ignore[union-attr]
-                for link in stage.ingress
-                if link.kind == "internal"
-            )
+            read = sum(self.kafka.put[job, name] for name in self.links_read[job, stage.name])
             for link in stage.ingress:
                 topic = self.kafka.topic(job, link) if link.kind == "input" else None
                 if topic is not None and any(partition.ended for partition in topic.partitions):
@@ -271,5 +285,5 @@ class Oracle:
             name: f"{job.status} { ({t: (x.state, x.peers) for t, x in job.tasks.items()}) }"
             for name, job in self.state.jobs.items()
         }
-        leader = self.leader.process.name if self.leader else "nobody"
+        leader = self.leader.process.name if self.leader else "none"
         return f"n={self.state.n}, leader {leader}, peers {peers}, jobs {jobs}, inbox {self.children(node_paths.INBOX)}"

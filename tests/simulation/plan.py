@@ -23,6 +23,10 @@ Kind = Literal[
     "purge",
     "policy",
     "scale",
+    "suspend",
+    "change",
+    "close",
+    "resize",
     "drain",
     "lag",
     "kafka",
@@ -40,9 +44,11 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     ``seconds``. cut: no ZooKeeper. break: the connection breaks. mute: replies are lost. expire: ZooKeeper ends its session.
     usurp: the leader's place in the election is taken from it while its session lives. drain: SIGTERM of a peer daemon.
     lag: a ZooKeeper server falls behind. kafka: administrative calls fail. evict, end (kill a job), halt (stop a job), purge,
-    policy, scale: a user's requests. say: a client puts something into the inbox that fits nothing
-    (:mod:`tests.simulation.nonsense`). Of jobs with clocks: tear, erase: Kafka loses one record, or all, of a log of state.
-    forget: it loses the positions of a task with state, while no peer is there.
+    policy, scale, suspend (and resume after ``seconds``), change (tasks are added and removed), close (no row goes over an edge
+    any more, or over all again), resize (another number of partitions): a user's requests. say: a client puts
+    something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`). Of jobs with clocks: tear, erase:
+    Kafka loses one record, or all, of a log of
+    state. forget: it loses the positions of a task with state, while no peer is there.
     """
 
     at: float

@@ -22,6 +22,7 @@ WEIGHTS: dict[Kind, int] = {
     "purge": 2,
     "policy": 2,
     "scale": 2,
+    "suspend": 3,
     "drain": 2,
     "lag": 1,
     "kafka": 2,
@@ -56,6 +57,18 @@ def random_plan(seed: str) -> Plan:
     for number, job in enumerate(jobs):
         if rng.random() < 0.3:  # while it reads
             faults.append(Fault(round(job.at + rng.uniform(0.0, 2.0), 3), "halt", count=number))
+    changing = random.Random(f"changing/{seed}")
+    for number in range(changing.choice([0, 0, 1, 2]) if jobs else 0):
+        at = jobs[number % len(jobs)].at + changing.uniform(0.2, until - jobs[number % len(jobs)].at)
+        faults.append(Fault(round(at, 3), "change", count=number))
+    closing = [changing.uniform(jobs[0].at + 0.2, until) for _ in range(changing.choice([0, 0, 0, 1, 2, 3])) if jobs]
+    faults += [Fault(round(at, 3), "close", count=number) for number, at in enumerate(closing)]
+    resizing = random.Random(f"resizing/{seed}")
+    for number in range(resizing.choice([0, 0, 1, 2, 3]) if jobs else 0):
+        at, count = resizing.uniform(jobs[0].at + 0.2, until), resizing.randrange(24)
+        faults.append(
+            Fault(round(at, 3), "resize", seconds=round(resizing.uniform(0.5, 9.0), 3), count=24 * number + count)
+        )
     troubled = rng.random() < 0.4
     growing = max(wanted) if random.Random(f"growing/{seed}").random() < 0.3 else 0
     return Plan(

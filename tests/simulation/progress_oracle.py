@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sardonyx.core.fronts import Sources
 from sardonyx.core.graph import Graph, Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.progress import Look, SourceProgress, source_progress
+from sardonyx.core.source_fronts import Sources
 from sardonyx.core.units import seconds
 from sardonyx.state.columns import ROWS, SLICE
 from tests.simulation.broker import Group

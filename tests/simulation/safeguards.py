@@ -14,19 +14,22 @@ import pytest
 
 import queues.reader
 from peer.shards import Shards
+from peer.state_keeper import TopicKeeper
 from queues.batch import HeldPartition
 from queues.messages import CLOCK_HEADER, Outgoing
 from sardonyx.core import progress
+from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import SourceClock, Stating, task_clock
-from sardonyx.core.fronts import Fronts, HeldRows
+from sardonyx.core.cycles import Standing
 from sardonyx.core.positions import Partition
+from sardonyx.core.source_fronts import Fronts, HeldRows
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import About
 from sardonyx.state.restore import Restore
 from tests.simulation.broker import Entry, Group
 from tests.simulation.broker_clients import SimStateTopic, SimWriter
 from tests.simulation.plan import Plan
-from tests.simulation.timed_plans import damaged_plan, lineage_plan, timed_plan
+from tests.simulation.timed_plans import checkpoint_plan, damaged_plan, lineage_plan, loop_plan, timed_plan
 
 Patch = pytest.MonkeyPatch
 
@@ -181,7 +184,7 @@ def _read_to_the_stable_offset(patch: Patch) -> None:
 
 
 def _read_to_any_end(patch: Patch) -> None:
-    """A restore takes the end that it is told, and does not compare what it has read with the position."""
+    """A restore takes the end that a broker tells, and does not compare what it has read with the position."""
     patch.setattr(SimStateTopic, "end_beyond", lambda _topic, _partition, end: end)
     patch.setattr(Restore, "finish", _unchecked(Restore.finish))
 
@@ -267,6 +270,47 @@ def _own_front_alone(patch: Patch) -> None:
     patch.setattr(Fronts, "front", alone)
 
 
+# --- Checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _checkpoints_lost_with_their_peer(patch: Patch) -> None:
+    """A peer that takes a partition over does not go on with the checkpoints that are committed with its position."""
+    point = HeldPartition.commit_point
+    patch.setattr(HeldPartition, "commit_point", lambda held: point(held)._replace(checkpoints=None))
+
+
+def _undo_lost_with_their_peer(patch: Patch) -> None:
+    """A peer that takes a shard over believes that its state is that of each checkpoint."""
+    patch.setattr(TopicKeeper, "restored", _without_undo(TopicKeeper.restored))
+
+
+def _without_undo(restored: Callable[..., ShardLog]) -> Callable[..., ShardLog]:
+    def forgets(*given: Any) -> ShardLog:
+        log = restored(*given)
+        log.undo = {}
+        return log
+
+    return forgets
+
+
+def _log_of_checkpoints_deleted(patch: Patch) -> None:
+    """The log of state is kept for the state as it is, and not for checkpoints."""
+    patch.setattr(Checkpoints, "low", property(lambda _: None))
+
+
+# --- Loops ------------------------------------------------------------------------------------------------------------
+
+
+def _more_comes_into_a_loop(patch: Patch) -> None:
+    """A loop ends when nothing is on its way in it, whether or not its inputs have ended."""
+    patch.setattr(Standing, "quiescent", property(lambda found: found.read == found.written))
+
+
+def _rows_in_a_loop_uncounted(patch: Patch) -> None:
+    """A loop ends when its inputs have, whether or not rows are on their way in it."""
+    patch.setattr(Standing, "quiescent", property(lambda found: not found.fed))
+
+
 # --- Kafka's ----------------------------------------------------------------------------------------------------------
 
 
@@ -283,16 +327,16 @@ def _unfenced_producers(patch: Patch) -> None:
 SAFEGUARDS = [
     Safeguard(_clock_begins_anew, 3),
     Safeguard(_own_clock_alone, 1),
-    Safeguard(_stated_before_the_rows, 1),
+    Safeguard(_stated_before_the_rows, 0),
     Safeguard(_late_by_the_batch, 3),
     Safeguard(_idle_after_a_stop, 56),
-    Safeguard(_closed_with_more_to_do, 4),
+    Safeguard(_closed_with_more_to_do, 15),
     Safeguard(_state_kept_over_takeovers, 4),
-    Safeguard(_batches_of_former_assignments, 14),
+    Safeguard(_batches_of_former_assignments, 183),
     Safeguard(_applied_before_the_commit, 15),
-    Safeguard(_log_outside_of_the_transaction, 5),
-    Safeguard(_read_to_the_stable_offset, 105),
-    Safeguard(_read_to_any_end, 8),
+    Safeguard(_log_outside_of_the_transaction, 8),
+    Safeguard(_read_to_the_stable_offset, 15),
+    Safeguard(_read_to_any_end, 20),
     Safeguard(_log_forgotten_too_soon, 11),
     Safeguard(_torn_logs, 0, damaged_plan),
     Safeguard(_lost_positions, 25, damaged_plan),
@@ -301,6 +345,11 @@ SAFEGUARDS = [
     Safeguard(_held_rows_lost_with_their_peer, 4, lineage_plan),
     Safeguard(_rows_as_new_as_their_batch, 2, lineage_plan),
     Safeguard(_own_front_alone, 2, lineage_plan),
+    Safeguard(_checkpoints_lost_with_their_peer, 0, checkpoint_plan),
+    Safeguard(_undo_lost_with_their_peer, 0, checkpoint_plan),
+    Safeguard(_log_of_checkpoints_deleted, 0, checkpoint_plan),
+    Safeguard(_more_comes_into_a_loop, 1, loop_plan),
+    Safeguard(_rows_in_a_loop_uncounted, 0, loop_plan),
     Safeguard(_unfenced_members, 53),
-    Safeguard(_unfenced_producers, 4),
+    Safeguard(_unfenced_producers, 66),
 ]

@@ -31,12 +31,16 @@ SHOWN = 5
 """Failures that are shrunk; further ones only show their seed."""
 
 
-def drawn(kind: str, seed: str) -> Plan:
-    """A random history. ``kind``: ``cluster``, ``clocks``, ``damage``, ``lineage`` (see :mod:`tests.simulation.timed_plans`)."""
-    from tests.simulation.timed_plans import damaged_plan, lineage_plan, timed_plan
+KINDS = ("cluster", "clocks", "damage", "lineage", "checkpoints", "loops")
+"""What histories are about. Those after the first: :mod:`tests.simulation.timed_plans`."""
 
-    plans = {"cluster": random_plan, "clocks": timed_plan, "damage": damaged_plan, "lineage": lineage_plan}
-    return plans[kind](seed)
+
+def drawn(kind: str, seed: str) -> Plan:
+    """A random history. ``kind``: one of :data:`KINDS`."""
+    from tests.simulation.timed_plans import checkpoint_plan, damaged_plan, lineage_plan, loop_plan, timed_plan
+
+    plans = (random_plan, timed_plan, damaged_plan, lineage_plan, checkpoint_plan, loop_plan)
+    return dict(zip(KINDS, plans, strict=True))[kind](seed)
 
 
 def world_of(plan: Plan) -> world.World:
@@ -147,9 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first one's seed")
-    parser.add_argument(
-        "--kind", choices=["cluster", "clocks", "damage", "lineage"], default="cluster", help="what it is about"
-    )
+    parser.add_argument("--kind", choices=KINDS, default="cluster", help="what it is about")
     parser.add_argument(
         "--without", help="take this safeguard out (tests/simulation/safeguards.py), and find what fails"
     )

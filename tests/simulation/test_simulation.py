@@ -13,13 +13,18 @@ import msgspec
 import pytest
 
 import coordinator.core.decide
+import coordinator.core.job_events
 import coordinator.loop.event_log
 import coordinator.loop.intake
 import coordinator.loop.leader
 import peer.daemon
 import peer.virtual_peer
+import sardonyx.core.resizing
 import sardonyx.zookeeper.session
-from tests.simulation.kafka import RECORDS
+from peer.assignment import AssignmentHandle
+from sardonyx.core.graph import graph_of
+from sardonyx.core.spec import JobSpec
+from tests.simulation.kafka import RECORDS, SimKafka
 from tests.simulation.plan import Plan
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
@@ -28,7 +33,8 @@ from tests.simulation.world import World
 HERE = Path(__file__).parent
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
 HISTORIES = int(os.environ.get("SARDONYX_SIMULATE", "10000"))
-SHARES = 20
+SHARES = 100
+"""So many tests: they run beside those on services at the lowest priority, and each must end within the limit of one test."""
 LOSSES = 60
 """Histories in which a block is lost."""
 
@@ -59,7 +65,10 @@ def test_a_job_that_has_lost_a_record_never_completes(which: Callable[[int], boo
     """Kafka loses one committed block of a job: whatever else goes wrong, the job fails, and says that a link has lost rows."""
     failed = lost = 0
     for seed in range(LOSSES):
-        world = World(random_plan(f"loss/{seed}"))
+        plan = random_plan(f"loss/{seed}")
+        # A job that was changed would be suspended, and one may lose a queue as its user wants.
+        faults = [each for each in plan.faults if each.kind not in ("change", "resize", "close")]
+        world = World(msgspec.structs.replace(plan, faults=faults))
         world.kafka.loses = lambda _link, written: not world.kafka.lost and which(written)  # noqa: B023
         world.play()
         for job, link in world.kafka.lost:
@@ -155,7 +164,46 @@ def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-MUTATIONS = [_unfenced, _forgetful, _unrepaired, _unfinished, _hasty, _early, _deaf, _blind, _insistent]
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job goes on by its next spec although peers work by the one before."""
+    monkeypatch.setattr(coordinator.core.decide, "_swap_specs", _swap_at_once)
+
+
+def _careless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers stay on every task whose functions are the same, whatever a change makes of its queues."""
+
+    def all_of_them(old: JobSpec, _new: JobSpec, same: list[str], _facts: object) -> list[str]:
+        return [stage.name for stage in graph_of(old, "", "").stages if stage.name in same]
+
+    monkeypatch.setattr(coordinator.core.job_events, "untouched", all_of_them)
+
+
+def _unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues get another number of partitions, whatever stands in them."""
+    monkeypatch.setattr(sardonyx.core.resizing, "unread", lambda graph, held, facts: {})
+
+
+def _swap_at_once(changes: Any) -> None:
+    for name in [name for name in changes.jobs if name in changes.state.plans]:
+        job = changes.state.jobs[name]
+        if job.next_spec is not None and not job.switching:
+            changes.switch(name)
+
+
+MUTATIONS = [
+    _unfenced,
+    _forgetful,
+    _unrepaired,
+    _unlooked,
+    _unfinished,
+    _hasty,
+    _early,
+    _deaf,
+    _blind,
+    _insistent,
+    _impatient,
+    _careless,
+]
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
@@ -163,3 +211,23 @@ def test_the_simulation_notices(mutate: Callable[[pytest.MonkeyPatch], None], mo
     """With one safeguard taken out, some of the first thousand histories fail."""
     mutate(monkeypatch)
     assert any(played(random_plan(str(seed)))[1] for seed in range(1000)), "the simulation did not notice"
+
+
+def test_the_simulation_notices_who_commits_by_a_revision_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer stands still while its job is changed, and wakes up with a batch of the revision before. If no slot is fenced, and
+    no peer asks whether its assignment still stands, that batch is committed.
+    """
+    plan = msgspec.json.decode((HERE / "histories/changed_while_a_peer_stands_still.json").read_bytes(), type=Plan)
+    monkeypatch.setattr(SimKafka, "fence", lambda kafka, runtime, slot: runtime.sleep(kafka.sim.rng.random() * 0.05))
+    monkeypatch.setattr(AssignmentHandle, "confirm", lambda handle: None)
+    assert "after 2 has taken over" in played(plan)[1]
+
+
+def test_the_simulation_notices_what_is_written_to_a_queue_after_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer stands still within a batch, and its slot cannot be fenced then. By the next revision no row comes to a queue any
+    more. If nothing is fenced for that, the peer wakes up and commits rows there, after what is there was counted.
+    """
+    plan = msgspec.json.decode((HERE / "histories/closed_while_a_peer_stands_still.json").read_bytes(), type=Plan)
+    assert played(plan)[1] == ""
+    monkeypatch.setattr(coordinator.core.decide, "closing", lambda before, after: [])
+    assert "after revision 2 has closed it" in played(plan)[1]

@@ -11,16 +11,17 @@ from tests.simulation.simulate import drawn, played, share, world_of
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
 HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED", "160"))
-"""Half as many with damage, and half as many with lineage. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
+"""Half as many with damage, lineage, checkpoints or loops. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
 SHARES = 4
 
 
-@pytest.mark.parametrize("kind", ["clocks", "damage", "lineage"])
+@pytest.mark.parametrize("kind", ["clocks", "damage", "lineage", "checkpoints", "loops"])
 @pytest.mark.parametrize("number", range(SHARES))
 def test_windows_count_each_row_once_whatever_dies(number: int, kind: str) -> None:
     """Rows, late rows and panes are what the links call for, clocks and positions never fall, and every job completes. If Kafka
     loses a task's state or positions, the job fails with an error that says so, or has not needed them: it never gives other
-    results. The progress of a job with lineage is never beyond the truth, and reaches the end with the job.
+    results. The progress of a job with lineage is never beyond the truth, and reaches the end with the job. Each checkpoint of a
+    job is the state that the rows before its time have made. Each row of a job with a loop has come back as often as it may.
     """
     size = HISTORIES // SHARES // (1 if kind == "clocks" else 2)
     total, failures = share(FIRST + number * size, size, kind)
@@ -52,6 +53,16 @@ def test_progress_moves_while_a_job_runs() -> None:
         world.play()
         moved += world.progress.seen["moved"] > 0  # type: ignore[attr-defined]
     assert moved > 3, moved
+
+
+def test_checkpoints_are_taken_among_later_rows() -> None:
+    """In most histories rows of later times come before the clock has passed a checkpoint: it would show nothing otherwise."""
+    taken = []
+    for seed in range(20):
+        world = world_of(drawn("checkpoints", str(seed)))
+        world.play()
+        taken.append(world.checkpoints.taken)  # type: ignore[attr-defined]
+    assert sum(map(bool, taken)) > 10, taken
 
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda each: each.name)

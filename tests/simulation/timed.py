@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 import peer.batch_commit
+import peer.loop_end
 import peer.retry_policy
 import peer.sealing
 import peer.shards
@@ -48,6 +49,7 @@ from sardonyx.runtime.settings_sections import KafkaSettings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.simulation.broker import Broker, Group, Log
 from tests.simulation.broker_clients import SimClocks, SimConsumer, SimStateTopic, SimWriter
+from tests.simulation.checkpoint_oracle import CheckpointOracle
 from tests.simulation.engine import SimRuntime, Simulation, Waiter, current
 from tests.simulation.kafka import SimKafka, SimRunner, Topic
 from tests.simulation.plan import Fault, Plan
@@ -145,7 +147,8 @@ def _trimmed(stage: Stage, partition: Partition, position: Position) -> Iterator
         yield partition.topic, position.offset
     for link in stage.egress:
         if link.kind == "state" and position.state is not None:
-            yield link.topic, position.state[1]
+            apart = None if position.checkpoints is None else position.checkpoints.low
+            yield link.topic, min(position.state[1], position.state[1] if apart is None else apart)
 
 
 @dataclass
@@ -193,12 +196,23 @@ class TimedRunner(SimRunner):
                 found[link] = link_counts.written(stage, link, group.positions())
             return found
 
+        def loop_positions(loop: Any) -> dict[str, dict[Partition, Position | None]]:
+            found = {}
+            for name in kafka.sim.rng.sample(loop.cycle.stages, len(loop.cycle.stages)):
+                group = kafka.group(loop.graph.stage(name), job)
+                while group.unstable(group.partitions):
+                    runtime.sleep(0.02)
+                found[name] = group.positions()
+                runtime.sleep(kafka.sim.rng.random() * world.slow)
+            return found
+
         def moved(batch: Any) -> bool:
             group = kafka.group(task.stage, job)
             now = {p: None if position is None else position.offset for p, position in group.positions().items()}
             return any(now[partition] != started for partition, started in batch.started.items())
 
         task.apply, task.written, task._positions_moved = apply, written, moved  # type: ignore[method-assign]
+        task.loop_positions, task.audited = loop_positions, lambda _: {}  # type: ignore[method-assign]
         return task
 
     def work(self, prepared: Any, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
@@ -316,6 +330,7 @@ class TimedWorld(World):
         self.damaged = False
         """Kafka has lost something of a task's state or positions."""
         self.progress = ProgressOracle(self) if any(job.spec.lineage for job in plan.jobs) else None
+        self.checkpoints = CheckpointOracle(self) if any(job.spec.checkpoint_every for job in plan.jobs) else None
         counts = [0] * (1 + max(row.partition for row in self.rows))
         for row in self.rows:
             counts[row.partition] += 1
@@ -385,6 +400,7 @@ class TimedWorld(World):
             for module in (
                 peer.task_loop,
                 peer.batch_commit,
+                peer.loop_end,
                 peer.sealing,
                 peer.shards,
                 queues.group_watch,
@@ -393,7 +409,7 @@ class TimedWorld(World):
                 stack.enter_context(patch.object(module, "time", clock))
             for module in (peer.task_loop, peer.batch_commit, peer.task_session):
                 stack.enter_context(patch.object(module, "TICK", TICK))
-            for module in (peer.task_loop, peer.batch_commit, peer.sealing):
+            for module in (peer.task_loop, peer.batch_commit, peer.loop_end, peer.sealing):
                 stack.enter_context(patch.object(module, "failpoint", self.pass_failpoint))
             for target, name, value in (
                 (
@@ -403,7 +419,7 @@ class TimedWorld(World):
                 ),
                 (peer.task_loop, "reach_kafka", lambda *_, **__: None),
                 (peer.task_session, "BackgroundThread", SimBackground),
-                (peer.sealing, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=self.sim.rng.getrandbits(128)))),
+                *((module, "uuid", self._uuids()) for module in (peer.loop_end, peer.sealing)),
                 (queues.reader, "AssignmentAudit", NoAudit),
                 (queues.reader, "leave", SimConsumer.leave),
                 (peer.retry_policy.RetryPolicy.__init__, "__defaults__", (clock.monotonic,)),
@@ -412,6 +428,10 @@ class TimedWorld(World):
                 stack.enter_context(patch.object(target, name, value))
             stack.enter_context(self.oracle.looking())
             yield
+
+    def _uuids(self) -> Any:
+        """Stands in for the module ``uuid``."""
+        return SimpleNamespace(uuid4=lambda: UUID(int=self.sim.rng.getrandbits(128)))
 
     def pass_failpoint(self, point: str) -> None:
         """A peer comes to a point of a batch, and may die there, or be stopped for a while."""
@@ -426,5 +446,9 @@ class TimedWorld(World):
         SimRuntime(process).sleep(0.0)
 
 
-SMALL_LOGS = {"max_bytes": 900_000, "spare": 2, "piece": 1}
-"""Logs of state are restated soon."""
+SMALL_LOGS = (sardonyx.state.log.ShardLog.__init__.__kwdefaults__ or {}) | {
+    "max_bytes": 900_000,
+    "spare": 2,
+    "piece": 1,
+}
+"""Logs of state are restated soon; what else a log may be given stays as it is."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import CycleSpec, JobSpec, OnError, TaskSpec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 from tests.simulation.plan import Fault, Kind, Plan, Submission
 
@@ -32,6 +32,7 @@ WEIGHTS: dict[Kind, int] = {
     "evict": 4,
     "drain": 2,
     "scale": 1,
+    "suspend": 2,
     "kafka": 1,
 }
 
@@ -78,6 +79,18 @@ def lineage_plan(seed: str) -> Plan:
     """The same with a job that keeps its lineage."""
     plan = timed_plan(seed)
     return replace(plan, jobs=[replace(job, spec=replace(job.spec, lineage=True)) for job in plan.jobs])
+
+
+def checkpoint_plan(seed: str) -> Plan:
+    """The same with a job that has checkpoints: at bounds of its windows, or within them."""
+    plan, every = timed_plan(seed), random.Random(f"checkpoints/{seed}").choice([f"{SIZE} s", "7 s", "4 s"])
+    return replace(plan, jobs=[replace(job, spec=replace(job.spec, checkpoint_every=every)) for job in plan.jobs])
+
+
+def loop_plan(seed: str) -> Plan:
+    """The same with a job whose rows go round a loop, some times each, before they come to the windows."""
+    plan, rng = timed_plan(seed), random.Random(f"loops/{seed}")
+    return replace(plan, jobs=[replace(job, spec=_looped(rng, job.spec)) for job in plan.jobs])
 
 
 def damaged_plan(seed: str) -> Plan:
@@ -128,6 +141,28 @@ def _spec(rng: random.Random) -> JobSpec:
     return JobSpec(
         name="j", workflow=list(itertools.pairwise(chain)), catalog=catalog, partitions=rng.choice([1, 2, 3])
     )
+
+
+def _looped(rng: random.Random, spec: JobSpec) -> JobSpec:
+    """The job with a loop between its input and its windows. What comes back too often is left out."""
+    ring = [f"turn{number}" for number in range(rng.randint(1, 3))]
+    read, *rest = [task for task in spec.catalog if task.name not in ("same", "again")]
+    turns = [
+        TaskSpec(name=name, type="function", fn="m:f", on_error=OnError(then="skip"), batch_size=rng.choice([1, 3, 20]))
+        for name in ring
+    ]
+    catalog = [read, *turns, *rest]
+    return replace(
+        spec,
+        catalog=catalog,
+        workflow=list(itertools.pairwise(task.name for task in catalog)),
+        cycles=[CycleSpec(name="loop", back=[(ring[-1], ring[0])], max_hops=rng.randint(1, 3))],
+    )
+
+
+def passes(spec: JobSpec) -> int:
+    """How often each row goes through the tasks before the windows."""
+    return 1 if not spec.cycles else 1 + (spec.cycles[0].max_hops or 0)
 
 
 def rows_of(plan: Plan) -> list[Row]:

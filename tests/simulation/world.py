@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 import coordinator.core.changeset
+import coordinator.core.peer_changes
 import coordinator.loop.leader
 import coordinator.loop.snapshots
 from coordinator.core import scheduling
@@ -28,9 +29,11 @@ from coordinator.core.state import State
 from coordinator.daemon import Coordinator
 from peer.daemon import PeerDaemon
 from sardonyx.core import node_paths
+from sardonyx.core.changing import NOTHING, rewiring
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import (
     Evicted,
+    JobChanged,
     JobKilled,
     JobPurged,
     JobScaled,
@@ -40,11 +43,14 @@ from sardonyx.core.events import (
     Request,
     Scheduler,
 )
-from sardonyx.core.graph import is_bounded
+from sardonyx.core.graph import graph_of, is_bounded
+from sardonyx.core.resizing import awake, stand_still
+from sardonyx.core.spec import Route
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.settings_sections import CoordinatorSettings, PeerSettings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
+from tests.random_jobs import regrown
 from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
@@ -58,6 +64,12 @@ SESSION = 10.0
 SETTLE = 600.0
 """Simulated seconds after the last fault within which everything bounded must have ended."""
 STEPS = 400_000
+_LIMITED: dict[str, Any] = {
+    "REMEMBERED_DEAD": coordinator.core.peer_changes,
+    "REMEMBERED_PURGED": coordinator.core.changeset,
+    "FORGIVEN": coordinator.core.changeset,
+}
+"""Limits that a history sets lower, and the modules that read them."""
 """Steps of a history, at most: more means that the same things happen without end."""
 
 
@@ -177,6 +189,8 @@ class World:
         limit = self.sim.now + SETTLE
         looked = self.sim.now
         while not (self.sim.now >= looked + 1.0 and not missing(self)):
+            if self.sim.now >= looked + 1.0:
+                self._resume_what_failed()
             looked = self.sim.now if self.sim.now >= looked + 1.0 else looked
             if not self.sim.step():
                 raise Stuck("nothing happens any more")
@@ -357,6 +371,66 @@ class World:
                 JobScaled(job=job, priority=fault.count % 3, weight=1.0 + fault.count % 2, max_peers=fault.count % 4)
             )
 
+    def _suspend(self, fault: Fault) -> None:
+        if self.plan.jobs:
+            job = self.plan.jobs[fault.count % len(self.plan.jobs)].job
+            self._ask(JobScaled(job=job, suspended=True))
+            self.sim.at(fault.seconds, lambda: self._ask(JobScaled(job=job, suspended=False)))
+
+    def _change(self, fault: Fault) -> None:
+        """Tasks are added to a job, and removed from it, with all that is unread before them."""
+        job = self.plan.jobs[fault.count % len(self.plan.jobs)].job if self.plan.jobs else ""
+        known = self.oracle.state.jobs.get(job)
+        if known is None or known.ended:
+            return
+        rng = random.Random(f"{self.plan.seed}/{fault.at}")
+        before = graph_of(known.spec, "sim", job)
+        spec = regrown(rng, known.spec, (f"n{known.revision}x{number}" for number in range(9)))
+        drop = rewiring(before, graph_of(spec, "sim", job)).names
+        same = [stage.name for stage in before.stages]
+        self._ask(JobChanged(job=job, spec=spec, revision=known.revision, drop=drop, same=same))
+
+    def _close(self, fault: Fault) -> None:
+        """No row goes over one edge of a job any more; if one is closed already, rows go over all again."""
+        job = self.plan.jobs[0].job
+        known = self.oracle.state.jobs.get(job)
+        if known is None or known.ended:
+            return
+        stages = [stage.name for stage in graph_of(known.spec, "sim", job).stages]
+        edges = [f"{source}.{target}" for source, target in known.spec.workflow if source in stages]
+        routes = {} if known.spec.routes or not edges else {edges[fault.count % len(edges)]: Route(where=NOTHING)}
+        spec = msgspec.structs.replace(known.spec, routes=routes)
+        self._ask(JobChanged(job=job, spec=spec, revision=known.revision, same=stages))
+
+    def _resize(self, fault: Fault) -> None:
+        """The queues of a job get another number of partitions: its inputs stand still, and after a while the change is asked
+        for, read or not.
+        """
+        job = self.plan.jobs[fault.count // 24 % len(self.plan.jobs)].job
+        known = self.oracle.state.jobs.get(job)
+        if known is None or known.ended:
+            return
+        stages = [stage.name for stage in graph_of(known.spec, "sim", job).stages]
+        spec = stand_still(known.spec, 1 + fault.count % 5)
+        self._ask(JobChanged(job=job, spec=spec, revision=known.revision, same=stages))
+        for number in range(1, 4):
+            self.sim.at(number * fault.seconds, lambda: self._resize_now(job))
+
+    def _resize_now(self, job: str) -> None:
+        known = self.oracle.state.jobs.get(job)
+        if known is not None and not known.ended and known.spec.next_partitions is not None:
+            spec = msgspec.structs.replace(awake(known.spec), partitions=known.spec.next_partitions)
+            self._ask(JobChanged(job=job, spec=spec, revision=known.revision))
+
+    def _resume_what_failed(self) -> None:
+        """A job that was changed and fails is suspended: its user lets it go on. So does one whose inputs stand still."""
+        for name, job in self.oracle.state.jobs.items():
+            if job.spec.next_partitions is not None and not job.ended:
+                self._ask(JobChanged(job=name, spec=awake(job.spec), revision=job.revision))
+        for name, job in self.oracle.state.jobs.items():
+            if job.suspended and not job.ended:
+                self._ask(JobScaled(job=name, suspended=False))
+
     def _drain(self, fault: Fault) -> None:
         daemon = self.running.get(fault.who)
         if self._process(fault) and isinstance(daemon, PeerDaemon):
@@ -436,13 +510,11 @@ class instrumented:  # noqa: N801 - reads as a word
         os.getpid, socket.gethostname = lambda: 1, lambda: "sim"  # what is written must be the same in every process
         self._decide = coordinator.loop.leader.decide
         coordinator.loop.leader.decide = self._checked  # type: ignore[assignment]
-        self._limits = {
-            name: getattr(coordinator.core.changeset, name)
-            for name in ("REMEMBERED_DEAD", "REMEMBERED_PURGED", "FORGIVEN")
-        }
         plan = self._world.plan
-        for name, limit in zip(self._limits, (plan.memory, plan.memory, plan.forgiven), strict=True):
-            setattr(coordinator.core.changeset, name, limit)
+        limits = {"REMEMBERED_DEAD": plan.memory, "REMEMBERED_PURGED": plan.memory, "FORGIVEN": plan.forgiven}
+        self._limits = [(_LIMITED[name], name, getattr(_LIMITED[name], name)) for name in limits]
+        for name, limit in limits.items():
+            setattr(_LIMITED[name], name, limit)
         self._part = coordinator.loop.snapshots.PART
         coordinator.loop.snapshots.PART = PARTS.get(plan.snapshot_every, self._part)
         self._log = structlog.get_config()
@@ -451,8 +523,8 @@ class instrumented:  # noqa: N801 - reads as a word
     def __exit__(self, *exc: object) -> None:
         os.getpid, socket.gethostname = self._names
         coordinator.loop.leader.decide = self._decide
-        for name, limit in self._limits.items():
-            setattr(coordinator.core.changeset, name, limit)
+        for module, name, limit in self._limits:
+            setattr(module, name, limit)
         coordinator.loop.snapshots.PART = self._part
         structlog.configure(**self._log)
 

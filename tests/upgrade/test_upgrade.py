@@ -45,7 +45,7 @@ import pyarrow as pa
 from sardonyx import Job, kafka
 
 def same(rows: pa.Table) -> pa.Table:
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that the job lasts until all kills have come
     return rows
 
 job = Job("copy", partitions=4, failure_limit=50)

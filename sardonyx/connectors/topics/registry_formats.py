@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ class Written(NamedTuple):
     """A whole record, its head included, as a row."""
 
 
-class _Registered:
+class _Registered(ABC):
     """Records of one topic by schemas of a registry.
 
     Args:
@@ -129,9 +130,9 @@ class _Registered:
                 return f"schema {number} cannot be read as columns: {error}"
             raise self._unreachable(error) from error
 
+    @abstractmethod
     def _written(self, schema: Any) -> Written:
         """How records of a schema are read. Raises ``ValueError`` or ``KeyError`` if they cannot be."""
-        raise NotImplementedError
 
     def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
         try:
@@ -172,8 +173,9 @@ class _Registered:
             known = self._writers[str(schema)] = lambda row: serializer(row, context)
         return known
 
+    @abstractmethod
     def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
-        raise NotImplementedError
+        """What makes a record of a row and its context. ``conf``: of the registry's serializer."""
 
     def _refused(self, error: Exception, row: dict[str, Any]) -> SetupError | OutputError:
         where = {"topic": self._topic, "registry": self._address}
@@ -281,7 +283,7 @@ def _address(given: str | None) -> str:
 
 
 _UNKNOWN = {40401, 40402, 40403}
-"""How a registry itself says that there is no such subject, version or schema; a bare 404 may be anybody's at its address."""
+"""How a registry itself says that there is no such subject, version or schema; a bare 404 may be another server's."""
 _NOT_TAKEN = {409, 422}
 """HTTP statuses of a schema that is not compatible or not valid."""
 

@@ -1,0 +1,318 @@
+"""What the coordinator decides on an event about a job: one handler for each event. Pure.
+
+The rules of :mod:`coordinator.core.decide` hold here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from coordinator.core.admission import refusal, resume_refusal
+from coordinator.core.changeset import ChangeSet
+from coordinator.core.stored_state import check_rules, derive
+from sardonyx.core import units
+from sardonyx.core.changing import change_failure, finished
+from sardonyx.core.errors import InputError, failure_of
+from sardonyx.core.events import (
+    FORMAT,
+    UNKNOWN_JOB,
+    JobChanged,
+    JobKilled,
+    JobPurged,
+    JobRolledBack,
+    JobScaled,
+    JobStopped,
+    JobSubmitted,
+    LastCommits,
+    LettersClaimed,
+    LinksCreated,
+    LinksDeleted,
+    LinksDropped,
+    LinksFailed,
+    LinksKept,
+    LinksRead,
+    PolicySet,
+    Restored,
+    RulesRaised,
+)
+from sardonyx.core.formats import spec_format
+from sardonyx.core.going_back import adopting, last_at
+from sardonyx.core.graph import graph_of
+from sardonyx.core.names import is_job_id
+from sardonyx.core.positions import continued
+from sardonyx.core.resizing import awake, resized, unprepared
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.structure import share_problems
+from sardonyx.core.untouched import untouched
+
+
+def _policy_set(changes: ChangeSet, event: PolicySet) -> None:
+    if changes.state.scheduler != event.scheduler:
+        changes.schedule(event.scheduler)
+
+
+def _job_scaled(changes: ChangeSet, event: JobScaled) -> None:
+    """What the event leaves out stays as it is. A value that is not valid, or of a job that has ended, changes nothing."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.ended:
+        return
+    given = {name: getattr(event, name) for name in ("priority", "weight", "percentage", "max_peers")}
+    found = {name: value for name, value in given.items() if value is not None and value != getattr(job, name)}
+    found |= {name: found[name] or None for name in ("percentage", "max_peers") if name in found}  # 0 takes it back
+    if next(share_problems(**found), None) is not None:
+        return
+    if event.suspended is True and not job.suspended and changes.state.rules > 1:
+        found["suspended"] = True
+    if found:
+        changes.scale(event.job, found)
+    if event.suspended is False and job.suspended:
+        changes.resume(event.job)
+
+
+def _spec_changed(changes: ChangeSet, event: JobChanged) -> None:
+    """Only of a running job that is as it was when the user compared it, and only what can be changed in it."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.status != "running" or job.stopping or job.next_spec is not None or job.spec == event.spec:
+        return
+    if job.revision != event.revision or changes.state.rules == 1 or refusal(event.job, event.spec, None) is not None:
+        return
+    if (
+        change_failure(event.job, job.spec, event.spec, event.drop, job.retired) is not None
+        or job.gone_spec is not None
+    ):
+        return
+    resizes = resized(job.spec, event.spec)
+    if resizes and unprepared(job.spec, event.spec):
+        return
+    if changes.state.rules < 4 and (job.spec.partitions != event.spec.partitions or _rests(event.spec)):
+        return
+    before, after = changes.state.plans[event.job].graph, graph_of(event.spec, changes.state.deployment, event.job)
+    if not finished(before, after, job.complete, resizes=resizes):
+        goes_on = untouched(job.spec, event.spec, event.same, job.facts or {})
+        changes.change(event.job, event.spec, [] if job.suspended else goes_on)
+
+
+def _rests(spec: JobSpec) -> bool:
+    return spec.next_partitions is not None
+
+
+def _is_new(changes: ChangeSet, job: str) -> bool:
+    """Whether this can be the id of a job, and was not that of one."""
+    return is_job_id(job) and job not in changes.state.jobs and job not in changes.state.purged
+
+
+def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
+    """A known id is a repetition, even if its job was deleted. An invalid id is ignored: it cannot be the name of a node."""
+    if not _is_new(changes, event.job):
+        return
+    state = changes.state
+    error = refusal(event.job, event.spec, state.names.get(event.spec.name))
+    if error is None and event.resumes:
+        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs, event.resumes_at, event.replays)
+    if error is not None:
+        changes.refuse(event.job, event.spec, error, event.by)
+        return
+    replays = event.replays if event.resumes else None
+    point = replays
+    if event.resumes and point is None and event.resumes_at is not None:
+        point = last_at(state.jobs[event.resumes].checkpoints, event.resumes_at)
+    changes.admit(event.job, event.spec, event.resumes, event.by, point, replays=replays is not None)
+
+
+def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
+    """If the job has ended meanwhile, its topics must be deleted again: nothing else would delete them. For a change, only the
+    topics count of the revision that the job waits for. It is given up if an input has been read to its end meanwhile that a new
+    task was to read: what is complete stays so.
+    """
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if job.status == "planning" and not event.revision:
+        try:
+            graph = changes.state.plans[event.job].graph
+            facts = continued(graph, event.links, job.begins)
+            if job.borrows:
+                facts = adopting(graph, facts, job.adopts, job.resumes_at, job.clocks)
+        except InputError as error:
+            changes.end(event.job, "failed", failure_of(error, where={"job": event.job}))
+            job.links = "made"
+        else:
+            changes.start(event.job, facts)
+    elif job.next_spec is not None and job.switching and event.revision == job.revision + 1:
+        _links_of_change(changes, event, job.next_spec)
+    elif job.ended and job.links != "made":
+        changes.links_came_late(event.job)
+
+
+def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> None:
+    """The links of the version that the job waits for are made."""
+    job = changes.state.jobs[event.job]
+    before, graph = changes.state.plans[event.job].graph, graph_of(spec, changes.state.deployment, event.job)
+    resizes = resized(job.spec, spec)
+    if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
+        changes.keep_spec(event.job)
+    elif all(link.name in event.links for link in graph.links):
+        changes.swap_spec(event.job, spec, event.links)
+
+
+def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
+    """Some of the topics may exist, so they are handled as if all did."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if job.status == "planning" and not event.revision:
+        changes.end(event.job, "failed", event.error)
+        job.links = "made"  # in part; a repetition of the event then changes nothing
+    elif job.switching and event.revision == job.revision + 1:
+        changes.keep_spec(event.job)
+    elif job.ended and job.links != "made":
+        changes.links_came_late(event.job)
+
+
+def _links_read(changes: ChangeSet, event: LinksRead) -> None:
+    """The first answer is the right one: no peer commits anything after it. None is right once the links are gone."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and job.ended and job.must_be_read and job.links != "gone":
+        last = LastCommits(event.counts, event.positions, checkpoints=event.checkpoints, end=event.end)
+        changes.links_read(event.job, last)
+
+
+def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
+    job = changes.state.jobs.get(event.job)
+    if job is not None and job.ended and not job.refused and job.links != "gone":
+        changes.links_gone(event.job, LastCommits(event.counts, event.positions, event.letters))
+        if job.into:
+            _gone_back(changes, event.job)
+
+
+def _gone_back(changes: ChangeSet, name: str) -> None:
+    """What a job had committed last is known: the one that is to go on from its checkpoint is submitted."""
+    job = changes.job(name)
+    into, job.into = job.into, ""
+    shares = ("priority", "weight", "percentage", "max_peers")
+    spec = replace(
+        awake(job.spec),
+        **{each: getattr(job, each) for each in shares if getattr(job, each) != getattr(job.spec, each)},
+    )
+    resumed = JobSubmitted(at=changes.at, job=into, spec=spec, resumes=name, resumes_at=job.into_at, by=job.into_by)
+    _submitted(changes, resumed)
+    if not job.lends:  # the other one was refused, and both may expire: this one first
+        changes.settle(name)
+        changes.state.expirable.move_to_end(into)
+
+
+def _rolled_back(changes: ChangeSet, event: JobRolledBack) -> None:
+    """Only of a running job with checkpoints, and into one that is not known. It ends as if it was killed."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.status != "running" or job.stopping or not _is_new(changes, event.into):
+        return
+    if changes.state.plans[event.job].graph.checkpoint_every is None:
+        return
+    job.into, job.into_at, job.into_by = event.into, event.to, event.by
+    changes.end(event.job, "killed")
+
+
+def _links_dropped(changes: ChangeSet, event: LinksDropped) -> None:
+    """What a change has removed is gone; the job can be changed again."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and job.gone_spec is not None and job.revision == event.revision:
+        job.gone_spec = None
+
+
+def _stopped(changes: ChangeSet, event: JobStopped) -> None:
+    """A bounded job is left alone: it ends by itself."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and not job.ended and not job.stopping and not changes.state.plans[event.job].bounded:
+        changes.stop(event.job)
+
+
+def _links_kept(changes: ChangeSet, event: LinksKept) -> None:
+    """Nothing depends on it but what the leader trims, so no peer needs to know."""
+    job = changes.state.jobs.get(event.job)
+    keep = units.written(event.seconds) if event.seconds else None
+    if job is not None and not job.ended and job.spec.keep != keep:
+        changes.keep_links(event.job, keep)
+
+
+def _killed(changes: ChangeSet, event: JobKilled) -> None:
+    job = changes.state.jobs.get(event.job)
+    if job is not None and not job.ended:
+        changes.end(event.job, "killed")
+
+
+def _purged(changes: ChangeSet, event: JobPurged) -> None:
+    """A job is deleted only after it has ended and its topics are gone; until then the coordinator must know whose they are.
+
+    One with dead letters that were neither redone nor dropped stays, unless the user gives these up.
+    """
+    job = changes.state.jobs.get(event.job)
+    if job is None or not job.ended:
+        return
+    if not job.purgeable:
+        job.purge = True
+        job.purge_letters = job.purge_letters or event.dead_letters
+    elif event.dead_letters or not job.letters:
+        changes.delete_job(event.job)
+
+
+def _letters_claimed(changes: ChangeSet, event: LettersClaimed) -> None:
+    """The total says what all claims of the task come to, so a repetition changes nothing."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and event.task in job.tasks:
+        changes.claim_letters(event.job, event.task, event.letters)
+
+
+def _restored(changes: ChangeSet, event: Restored) -> None:
+    """A refused job has read nothing, so nothing of it can be lost."""
+    job = changes.state.jobs.get(event.job)
+    if job is None or job.refused:
+        return
+    if not job.ended:
+        changes.end(event.job, "failed", event.error)
+    if not job.resumed_by:
+        changes.set_resumed(event.job, by=UNKNOWN_JOB)
+
+
+# Rules
+
+
+def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
+    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew.
+
+    Rules 1 do not know which release a job asks for. Later ones have known it since the job was submitted: it may not be computed
+    again, because the spec in the state changes with what users ask of a running job, and peers never read that.
+    """
+    check_rules(event.rules)
+    before = changes.state.rules
+    if event.rules > before:
+        changes.state.rules = event.rules
+        derive(changes.state)
+        for name in changes.state.plans:
+            job = changes.job(name)
+            if before == 1:
+                changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
+                changes.release_unable(job)
+
+
+HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
+    PolicySet: _policy_set,
+    JobScaled: _job_scaled,
+    JobChanged: _spec_changed,
+    JobSubmitted: _submitted,
+    LinksCreated: _links_created,
+    LinksFailed: _links_failed,
+    LinksRead: _links_read,
+    LinksDeleted: _links_deleted,
+    LinksDropped: _links_dropped,
+    JobStopped: _stopped,
+    JobRolledBack: _rolled_back,
+    LinksKept: _links_kept,
+    JobKilled: _killed,
+    JobPurged: _purged,
+    LettersClaimed: _letters_claimed,
+    Restored: _restored,
+    RulesRaised: _rules_raised,
+}

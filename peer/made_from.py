@@ -1,0 +1,67 @@
+"""What a batch writes says from which offsets the batch was made, if the job keeps its lineage. Pure.
+
+See :mod:`sardonyx.core.batch_origins`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from queues.messages import FROM_HEADER, Outgoing, Records
+from sardonyx.core.batch_origins import Origin, Span, encode
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import LinkKind, Stage
+
+if TYPE_CHECKING:
+    from peer.prepared_task import PreparedTask
+    from queues.batch import Batch
+
+_SAYING: frozenset[LinkKind] = frozenset({"internal", "parts", "state"})
+"""On links of these kinds messages say what their batch was made from. Dead letters name their message."""
+
+
+def worked_by(work: PreparedTask) -> str:
+    """Who works the batches of a task, as an origin says it."""
+    return f"{work.peer}/{work.assignment.id}/{work.assignment.slot}"
+
+
+def origin_of(stage: Stage, batch: Batch, facts: Mapping[str, LinkFacts], rows: int, by: str) -> Origin:
+    """What a batch was made from.
+
+    Args:
+        stage: the task.
+        batch: as it was read.
+        facts: of the links that it reads.
+        rows: how many it has read.
+        by: who works it, as an origin says it.
+    """
+    spans: dict[str, list[Span]] = {}
+    for link in stage.ingress:
+        start = facts[link.name].start or ()
+        for place, position in batch.positions.items():
+            if place.topic == link.topic:
+                first = start[place.number] if place.number < len(start) else 0
+                began = batch.started.get(place)
+                began = first if began is None else began
+                if began < position.offset:
+                    spans.setdefault(link.name, []).append(Span(place.number, began, position.offset))
+    return Origin(rows, by, spans)
+
+
+def saying(messages: Sequence[Outgoing | Records], stage: Stage, origin: Origin) -> list[Outgoing | Records]:
+    """The messages of a batch, which say what the batch was made from. They are as they were if that would be too long."""
+    text = encode(origin)
+    if text is None:
+        return list(messages)
+    header = FROM_HEADER, text
+    topics = {link.topic for link in stage.egress if link.kind in _SAYING}
+    return [
+        message._replace(headers=[*(message.headers or ()), header])
+        if isinstance(message, Outgoing) and message.topic in topics and message.value is not None
+        else message
+        for message in messages
+    ]
+
+
+__all__ = ["origin_of", "saying", "worked_by"]

@@ -1,0 +1,73 @@
+"""What the messages that a task has written say of themselves: rows, and which batch wrote them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from queues.messages import CLOCK_HEADER, FROM_HEADER, SENTINEL_HEADER, rows_counted
+from sardonyx.core.batch_origins import decode
+from sardonyx.core.record_way import Written
+
+
+def written(message: Any, *, listing: bool) -> Written | None:
+    """What a message says of itself; None: it holds no rows.
+
+    Args:
+        message: of Kafka, on a link that a task writes.
+        listing: the link lists files.
+    """
+    headers = dict(message.headers() or ())
+    if SENTINEL_HEADER in headers or CLOCK_HEADER in headers or message.value() is None:
+        return None
+    milliseconds = message.timestamp()[1]
+    at = None if milliseconds < 0 else milliseconds / 1000
+    origin, offset = decode(headers.get(FROM_HEADER)), message.offset()
+    entry = _entry(message.value()) if listing else None
+    if entry is None:
+        return Written(offset, at, rows_counted(headers), origin)
+    if entry.last:
+        return Written(offset, at, 0, origin, merges=(entry.last, entry.file))
+    return Written(offset, at, entry.rows, origin, entry.final, entry.staged if entry.size else "")
+
+
+def with_files(messages: Sequence[Written]) -> list[Written]:
+    """The messages of a listing, ascending; those of chunks name the file to which a later message says that they are merged."""
+    found = list(messages)
+    waiting: list[int] = []
+    for number, message in enumerate(messages):
+        if message.merges is not None:
+            last, file = message.merges
+            end = next((at for at, chunk in enumerate(waiting) if found[chunk].chunk == last), -1) + 1
+            for chunk in waiting[:end]:
+                found[chunk] = found[chunk]._replace(file=file or found[chunk].file, chunk="")
+            del waiting[:end]
+        elif message.chunk:
+            waiting.append(number)
+    for chunk in waiting:
+        found[chunk] = found[chunk]._replace(file="")  # readers do not see it yet
+    return found
+
+
+class _Entry(msgspec.Struct):
+    """What is read of an entry of :mod:`sardonyx.connectors.files.roll`: of a file or a chunk, or that chunks are merged."""
+
+    staged: str = ""
+    final: str = ""
+    rows: int = 0
+    size: int = 0
+    file: str = ""
+    last: str = ""
+
+
+def _entry(value: bytes) -> _Entry | None:
+    """An entry of a listing; None: it is one of a connector of the user's own."""
+    try:
+        return msgspec.json.decode(value, type=_Entry)
+    except msgspec.DecodeError:
+        return None
+
+
+__all__ = ["with_files", "written"]

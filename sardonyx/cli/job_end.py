@@ -1,0 +1,76 @@
+"""Waits for the end of a job, and says how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sardonyx.cli import report
+from sardonyx.cli.call import SILENCE, Call
+from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError
+
+if TYPE_CHECKING:
+    from sardonyx.client.client import JobHandle
+    from sardonyx.client.views import JobView
+    from sardonyx.core.spec import JobSpec
+
+
+def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:
+    """Task name -> the tasks in front of it."""
+    found: dict[str, list[str]] = {}
+    for source, target in spec.workflow:
+        found.setdefault(target, []).append(source)
+    return found
+
+
+def watch_to_end(call: Call, handle: JobHandle, *, timeout: float | None = None) -> JobView:
+    """Show progress on stderr until the job has ended. Raises Interrupted ``SX-JOB-TIMEOUT``."""
+    from sardonyx.cli.progress import progress
+
+    silence = Silence(handle)
+    with progress(call.error_console, upstream_of(handle.spec())) as shown:
+        for view in handle.follow(timeout=timeout):
+            shown.show(view, silence.remark(view, time.monotonic()))
+    return view
+
+
+class Silence:
+    """Finds out what a job waits for when nothing has happened to it for a few seconds."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+        self._last: object = None
+        self._since = 0.0
+
+    def remark(self, view: JobView, now: float) -> str | None:
+        """What to say at this moment (seconds, monotonic), if anything."""
+        state = (view.status, view.tasks)
+        if state != self._last:
+            self._last, self._since = state, now
+        quiet = now - self._since >= SILENCE
+        return self._handle.waiting(view) if quiet or view.waits_for else None
+
+
+def tell_end(call: Call, view: JobView) -> int:
+    """Say how a job ended, and give the exit code for it."""
+    error = end_error(view)
+    if error is not None:
+        call.tell(error, report.as_data(view))
+    elif call.json:
+        call.put_json(view)
+    else:
+        from sardonyx.cli.tables import took
+
+        call.put(f"job {view.id} is {view.status}, took {took(view)}")
+    return report.exit_code_of(view.status if view.ended else "killed")
+
+
+def end_error(view: JobView) -> SardonyxError | None:
+    """Why a job ended otherwise than it should; None if it completed, or was stopped."""
+    if view.status in ("completed", "stopped"):
+        return None
+    if view.status == "failed" and view.error is not None:
+        return JobFailed.from_failure(view.error)
+    what = "was killed" if view.ended else "is to be killed, but no coordinator has processed the request yet"
+    return Interrupted("SX-JOB-KILLED", f"job {view.id} {what}", where={"job": view.id})

@@ -1,0 +1,157 @@
+"""Going back to a checkpoint: what that means, said beforehand, and the rollback of a running job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from sardonyx.client.checkpoints import moment, times_of
+from sardonyx.client.ids import asker, job_gone, new_id
+from sardonyx.client.links import facts_of
+from sardonyx.client.views import laid_out
+from sardonyx.core import node_paths
+from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.events import ENDED, JobRolledBack, LinkFacts
+from sardonyx.core.going_back import begins_of, last_at, points_of
+from sardonyx.core.graph import Graph
+from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming_at import no_point
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import CheckpointPoint
+
+if TYPE_CHECKING:
+    from sardonyx.client.client import Client
+    from sardonyx.client.job_handle import JobHandle
+
+_LATEST = 2**63 - 1
+
+
+class GoingBack(msgspec.Struct, frozen=True, kw_only=True):
+    """What it means to go back to a checkpoint of a job."""
+
+    job: str
+    at: datetime
+    """The time of the checkpoint."""
+    reads_again: dict[str, int]
+    """By topic, about how many records are read again that the job had read. Those before the checkpoint are left out."""
+    publishes_again: list[str]
+    """The outputs that are given results again which the job had given for rows of this time or later."""
+
+
+def going_back(client: Client, handle: JobHandle, at: datetime | str | None = None) -> GoingBack:
+    """What :meth:`sardonyx.client.job_handle.JobHandle.going_back` does."""
+    spec = handle.spec()
+    graph = laid_out(spec, client.settings.deployment, handle.id)
+    time = _LATEST if at is None else moment(at)
+    note = handle.sought()
+    if note is not None and note.status in ENDED:
+        handle.await_resumable()
+        known = of_ended(client, handle.id)
+    else:
+        known = of_running(client, handle.id, graph)
+    point = last_at(known.points, time)
+    if point is None:
+        before = Predecessor(spec, "running", checkpoints=known.points)
+        raise SardonyxError.from_failure(no_point(before, time).failure(handle.id))
+    return GoingBack(
+        job=handle.id,
+        at=times_of([point.at])[0],
+        reads_again=_again(begins_of(point, graph, known.facts), known.reached),
+        publishes_again=outputs_of(spec),
+    )
+
+
+def rollback(client: Client, handle: JobHandle, to: datetime | str | None, timeout: float | None) -> JobHandle:
+    """What :meth:`sardonyx.client.job_handle.JobHandle.rollback` does."""
+    from sardonyx.client import shares, waiting
+    from sardonyx.client.job_handle import JobHandle as Handle
+
+    note = handle.sought()
+    if note is not None and note.status in ENDED:
+        raise shares.job_ended(handle.id, note.status)
+    back = going_back(client, handle, to)
+    spec = handle.spec()
+    into = new_id(spec.name)
+    client.zk.request(JobRolledBack(job=handle.id, into=into, to=moment(back.at), by=asker()))
+    waiting.await_node(
+        client.zk,
+        node_paths.job_status(into),
+        lambda data: data is not None,
+        timeout,
+        Interrupted(
+            "SX-JOB-ROLLBACK-PENDING",
+            f"The rollback of job {handle.id} was requested, and job {into} has not begun yet.",
+            cause="the coordinator ends the job first, and deletes its topics"
+            if client.led()
+            else "no coordinator leads this deployment",
+            fix=f"wait: `sardonyx job await {into}`; start a coordinator (`sardonyx coordinator`) if none leads. If the job had "
+            f"ended before, go back with `sardonyx job submit SPEC --resume {handle.id}@TIME`",
+            where={"job": handle.id, "into": into},
+        ),
+    )
+    found = Handle(client, into)
+    found.await_admitted()
+    return found
+
+
+class Known(NamedTuple):
+    """What is known of a job."""
+
+    points: Sequence[CheckpointPoint] = ()
+    """Its checkpoints."""
+    facts: Mapping[str, LinkFacts] = {}
+    """Of its links; none: it has read nothing."""
+    reached: Mapping[str, Mapping[str, Sequence[int]]] = {}
+    """By task and topic, how far it has read."""
+    held: Mapping[str, Mapping[Partition, Position | None]] | None = None
+    """What its tasks have committed; None: it has ended."""
+
+
+def of_ended(client: Client, job: str) -> Known:
+    from coordinator.history import reader
+
+    known = reader.present(client.zk).jobs.get(job)
+    if known is None:
+        raise job_gone(job)
+    return Known(known.checkpoints, known.facts or {}, {name: task.positions for name, task in known.tasks.items()})
+
+
+def of_running(client: Client, job: str, graph: Graph) -> Known:
+    facts = facts_of(client.zk, job)
+    if facts is None:
+        return Known()
+    client.settings.require("kafka")
+    from queues import admin
+
+    held = admin.held_positions(client.settings, graph.stages, job)
+    reached = {stage.name: next_offsets(stage, facts, of_inputs(stage, held[stage.name])) for stage in graph.stages}
+    return Known(points_of(graph, held), facts, reached, held)
+
+
+def _again(
+    begins: Mapping[str, Mapping[str, Sequence[int]]], reached: Mapping[str, Mapping[str, Sequence[int]]]
+) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for task, topics in begins.items():
+        for topic, begin in topics.items():
+            end = reached.get(task, {}).get(topic, begin)
+            records = sum(max(0, last - first) for first, last in zip(begin, end, strict=False))
+            found[topic] = max(found.get(topic, 0), records)
+    return found
+
+
+def outputs_of(spec: JobSpec) -> list[str]:
+    tasks = [task for task in spec.catalog if task.type == "output" and task.connector not in ("blackhole", "console")]
+    return [
+        f"{task.name} ({task.connector} {task.options.get('topic') or task.options.get('path') or ''})".replace(
+            " )", ")"
+        )
+        for task in tasks
+    ]
+
+
+__all__ = ["GoingBack", "going_back", "rollback"]

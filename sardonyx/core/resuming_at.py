@@ -1,0 +1,198 @@
+"""Whether a job can go on from a checkpoint of another one. Pure. See :mod:`sardonyx.core.going_back`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sardonyx.core.going_back import state_link
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.joining import JOIN_TIME
+from sardonyx.core.predecessors import Predecessor, ResumeProblem
+from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.spec_fields import kind_of_field, task_changes
+from sardonyx.core.state_points import CheckpointPoint
+from sardonyx.core.structure import reach_of
+from sardonyx.core.text import listed, plural, time_text
+from sardonyx.core.timing import TimeSpec
+
+_NAMED = 5
+"""Checkpoints that an error names."""
+_SAME = "keep what the earlier job has, or submit the job without `--resume`"
+
+
+def problems_at(before: Predecessor, spec: JobSpec, point: CheckpointPoint) -> Iterator[ResumeProblem]:
+    """Reasons why a job cannot go on from a checkpoint of another one.
+
+    Args:
+        before: the earlier job.
+        spec: the new job.
+        point: the checkpoint.
+    """
+    old, new = graph_of(before.spec, "", ""), graph_of(spec, "", "")
+    yield from _of_checkpoints(new, point)
+    yield from _of_inputs(before.spec, old, new)
+    yield from of_states(old, new, point.marks, spec.partitions)
+    yield from _of_times(new)
+    yield from _of_results(spec, new)
+
+
+def no_point(before: Predecessor, at: int) -> ResumeProblem:
+    """That a job has no checkpoint at a time or before."""
+    known = [time_text(point.at) for point in before.checkpoints]
+    shown = f"it keeps those at {listed(known[:_NAMED])}" if known else "there is none that all its tasks have"
+    return ResumeProblem(
+        f"it has no checkpoint at {time_text(at)} or before" if known else "it has no checkpoint",
+        shown,
+        "name a later time; `sardonyx job checkpoints` lists them"
+        if known
+        else "submit the job without `--resume`; jobs with `checkpoint_every=` have checkpoints",
+        code="SX-CHECKPOINT-UNKNOWN",
+    )
+
+
+def _of_checkpoints(new: Graph, point: CheckpointPoint) -> Iterator[ResumeProblem]:
+    every = new.checkpoint_every
+    if every is None or point.at % every:
+        yield ResumeProblem(
+            f"the checkpoint at {time_text(point.at)} is none of the new job",
+            "the new job has no `checkpoint_every`" if every is None else "its `checkpoint_every` gives other times",
+            "give the new job the `checkpoint_every` of the earlier one",
+        )
+
+
+def _of_inputs(spec: JobSpec, old: Graph, new: Graph) -> Iterator[ResumeProblem]:
+    """Each row of an input must have the same time when it is read again."""
+    for task in spec.catalog:
+        if task.type == "input" and task.connector != "kafka":
+            yield ResumeProblem(
+                f"its input {task.name} cannot be read again from a time",
+                "only Kafka topics can",
+                "submit the job without `--resume`",
+                task=task.name,
+            )
+    read = {(link.topic, link.target): link for link in _inputs(old)}
+    for link in _inputs(new):
+        before = read.get((link.topic, link.target))
+        if before is None:
+            continue
+        if link.time is None or link.time.kind not in ("column", "kafka"):
+            yield ResumeProblem(
+                f"rows of topic {link.topic} have no times that they keep",
+                "when they are read again, rows before the checkpoint cannot be told from later ones",
+                "submit the job without `--resume`; `time=` of a column, or of Kafka, is kept",
+                task=link.target,
+            )
+        elif before.time is None or _meaning(before.time) != _meaning(link.time):
+            yield ResumeProblem(
+                f"the new job takes the times of topic {link.topic} from elsewhere",
+                "so rows before the checkpoint would not be those that are in it",
+                _SAME,
+                task=link.target,
+            )
+
+
+def of_states(
+    old: Graph, new: Graph, marks: Mapping[str, Sequence[object]], partitions: int
+) -> Iterator[ResumeProblem]:
+    """Tasks of which the new job cannot go on with the state.
+
+    Args:
+        old: the graph of the earlier job.
+        new: that of the new one.
+        marks: by task with state, something for each partition.
+        partitions: of the new job.
+    """
+    stages = {stage.name: stage for stage in new.stages}
+    for stage in old.stages:
+        if not stateful(stage.task):
+            continue
+        other = stages.get(stage.name)
+        differs = "the new job has no such task" if other is None else _difference(stage, other)
+        if not differs and len(marks.get(stage.name, ())) != partitions:
+            differs = f"the new job has {partitions} partitions, and keys would move to others"
+        if differs:
+            yield ResumeProblem(
+                f"the state of its task {stage.name} has no place in the new job",
+                differs,
+                _SAME,
+                task=stage.name,
+            )
+
+
+def unknown_states(before: JobSpec, spec: JobSpec) -> Iterator[ResumeProblem]:
+    """Tasks of a replay that would begin without the states that they had: the job was changed while it was asked for."""
+    kept = {stage.name for stage in graph_of(before, "", "").stages if stateful(stage.task)}
+    for stage in graph_of(spec, "", "").stages:
+        if stateful(stage.task) and stage.name not in kept:
+            yield ResumeProblem(
+                f"it has no state of task {stage.name}",
+                "a change has removed the task from it, or it never had one",
+                _SAME,
+                task=stage.name,
+            )
+
+
+def of_replay(problem: ResumeProblem, fix: str) -> ResumeProblem:
+    """The same problem for one who wants to replay the job with its states, and not to resume it."""
+    code = "SX-JOB-REPLAY" if problem.code == "SX-JOB-RESUME" else problem.code
+    return problem._replace(wanted="replayed with its states", fix=fix, code=code)
+
+
+def _of_times(new: Graph) -> Iterator[ResumeProblem]:
+    columns = {link.time.column for link in _inputs(new) if link.time is not None} | {"window_time", JOIN_TIME}
+    for stage in new.stages:
+        for link in stage.ingress:
+            if stateful(stage.task) and link.row_time is not None and link.row_time.column not in columns:
+                yield ResumeProblem(
+                    f"task {stage.name} goes by another time than the inputs",
+                    f"column {link.row_time.column}: a row may be before the checkpoint by one and after it by the other",
+                    "submit the job without `--resume`",
+                    task=stage.name,
+                )
+
+
+def _of_results(spec: JobSpec, new: Graph) -> Iterator[ResumeProblem]:
+    """What a window gives before it closes is not given again for the rows before the checkpoint."""
+    reach = reach_of(spec)
+    keeping = [stage.name for stage in new.stages if stateful(stage.task)]
+    for stage in new.stages:
+        window = stage.task.window
+        if window is None or window.emit == "final":
+            continue
+        after = next((name for name in keeping if name != stage.name and reach.reaches(stage.name, name)), None)
+        if after is not None:
+            yield ResumeProblem(
+                f"task {stage.name} gives results before its windows close, and {after} keeps a state of them",
+                "of those that it gave for rows before the checkpoint, some are after it by their time",
+                'use emit="final" there, or submit the job without `--resume`',
+                task=stage.name,
+            )
+
+
+def _difference(one: Stage, other: Stage) -> str:
+    """Why a task cannot begin with the state of another one; nothing: it can, as far as the specs tell."""
+    fields = [
+        field
+        for field, _, _ in task_changes(one.task, other.task)
+        if kind_of_field(field, one.task) in ("state", "key") and not field.endswith(".store")
+    ]
+    if fields:
+        return f"there {listed(fields)} {plural(len(fields), 'differs', 'differ')}"
+    if state_link(other) is None:
+        return "the task keeps its state in a database there"
+    return "" if _ways(one) == _ways(other) else "the task reads other links there, or rows with other times"
+
+
+def _ways(stage: Stage) -> list[tuple[object, ...]]:
+    return [(link.name, link.kind, link.row_time) for link in stage.ingress]
+
+
+def _meaning(time: TimeSpec) -> tuple[object, ...]:
+    return time.kind, time.column, time.unit
+
+
+def _inputs(graph: Graph) -> Iterator[Link]:
+    return (link for stage in graph.stages for link in stage.ingress if link.kind == "input")
+
+
+__all__ = ["no_point", "of_replay", "of_states", "problems_at", "unknown_states"]

@@ -1,0 +1,81 @@
+"""Which tasks of a running job a change leaves as they are, so that their peers go on while it is made. Pure.
+
+``docs/design/changes.md`` says why that is safe. Each condition here is about something that a peer has read when it began, and
+does not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
+
+from sardonyx.core.changing import wires
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.resizing import resized
+from sardonyx.core.source_fronts import Sources
+from sardonyx.core.spec import JobSpec, Route, references_of
+
+
+def untouched(old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[str, LinkFacts]) -> list[str]:
+    """The stages whose peers work by both versions alike.
+
+    Args:
+        old: the job as it runs.
+        new: the job as it is to be.
+        same: the stages whose functions are known to be the same in the code of both versions.
+        facts: of the job's links so far.
+    """
+    before, after = graph_of(old, "", ""), graph_of(new, "", "")
+    if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
+        return []
+    now = {stage.name: _as_read(stage) for stage in after.stages}
+    return [
+        stage.name
+        for stage in before.stages
+        if stage.name in same
+        and _as_read(stage) == now.get(stage.name)
+        and all(
+            _counts_alike(before.stage(link.source), after.stage(link.source), facts)
+            for link in stage.ingress
+            if link.kind == "internal"
+        )
+        and all(
+            before.stage(link.target).task.batch_size == after.stage(link.target).task.batch_size
+            for link in stage.egress
+            if link.kind == "internal"
+        )
+    ]
+
+
+def used_by(stage: Stage) -> list[str]:
+    """The functions and classes that the peers of a stage call, as ``module:name``."""
+    found = [name for task in (stage.task, *stage.fused) for name in references_of(task)]
+    found += [link.route.where for link in stage.egress if link.route.where]
+    found += [link.group_by for link in stage.egress if isinstance(link.group_by, str)]
+    return list(dict.fromkeys(found))
+
+
+def _whole(graph: Graph) -> tuple[object, ...]:
+    """What every task knows of its whole job."""
+    sources = Sources(graph).names if graph.lineage else None
+    return graph.bounded, graph.timed, graph.checkpoint_every, sources
+
+
+def _as_read(stage: Stage) -> Stage:
+    """A stage without the conditions of the queues that it reads: its writers evaluate them."""
+    return replace(stage, ingress=[replace(link, route=Route()) for link in stage.ingress])
+
+
+def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:
+    """Whether a reader that knows a writer as it was finds how many rows it has written: in positions on the same queues, and in
+    the same place there. The first change of a writer's queues numbers them, which its readers must know. Later ones do not
+    number them anew.
+    """
+    return wires(writer) == wires(then) or (
+        wires(writer)[0] == wires(then)[0] and all(facts[link.name].place is not None for link in writer.counted)
+    )
+
+
+__all__ = ["untouched", "used_by"]

@@ -1,0 +1,131 @@
+"""The state of a task of an earlier job, with which the shards of a job begin that goes on from there. Pure.
+
+Nothing is copied beforehand. A shard reads the log of the earlier job up to a commit, and puts the undo of a checkpoint on top.
+From then on it writes its own log, and its first round of restatement brings the whole state into it. Until that is through, the
+shard is made again from both logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+from queues.messages import Logged
+from sardonyx.core.errors import InputError
+from sardonyx.core.going_back import FIRST_COMMIT
+from sardonyx.core.state_points import Adopted
+from sardonyx.state.base import Store
+from sardonyx.state.log import SPARE, LogState, Saved
+from sardonyx.state.messages import Mark, about
+from sardonyx.state.restore import Restore
+
+
+class EarlierLog(Protocol):
+    """The log of a state. The earlier job may still write to it."""
+
+    def end(self, partition: int) -> int:
+        """The offset after the last record."""
+        ...
+
+    def read(self, partition: int, start: int, end: int) -> Iterable[Logged]:
+        """All committed messages from one offset to another."""
+        ...
+
+
+class OpenStores(Protocol):
+    """The stores of a shard."""
+
+    @property
+    def all(self) -> Mapping[str, Store]:
+        """By name."""
+        ...
+
+    def open(self, name: str, schema: pa.Schema) -> Store:
+        """The store of this name, made if it is not there."""
+        ...
+
+
+class AdoptedState:
+    """What a task begins with.
+
+    Args:
+        adopted: which log, and which commits of it.
+        topic: that log.
+    """
+
+    def __init__(self, adopted: Adopted, topic: EarlierLog) -> None:
+        self.at, self.begun = adopted.at, adopted.begun
+        """As of :class:`~sardonyx.core.events.Adopted`."""
+        self._adopted = adopted
+        self._topic = topic
+
+    def fill(self, number: int, stores: OpenStores, by_rows: Collection[str]) -> dict[str, bytes]:
+        """Fill the stores of a shard, which are empty.
+
+        Args:
+            number: which shard.
+            stores: of the shard: those whose columns are known.
+            by_rows: the others that it may have.
+
+        Returns:
+            What :class:`sardonyx.state.restore.Restore` takes as ``saved``, to go on with the shard's own log; nothing if the
+            checkpoint has no entry.
+
+        Raises:
+            InputError: ``SX-RESUME-GONE``: the log does not hold the checkpoint any more. ``SX-STATE-SHAPE``: the columns of a
+                store are others now.
+        """
+        if number >= len(self._adopted.marks):
+            return {}
+        mark = Mark(*self._adopted.marks[number])
+        if mark.seq:
+            fill_at(mark, self.at, number, stores, by_rows, self._topic, self._adopted.topic)
+        entries = sum(len(store) for store in stores.all.values())
+        if not entries:
+            return {}
+        rows = 2 * entries + SPARE + 1  # so a round of restatement begins with the first commit
+        saved = Saved(LogState(Mark(*FIRST_COMMIT), rows), 0).encode()
+        return dict.fromkeys(stores.all, saved)
+
+
+def fill_at(
+    mark: Mark,
+    at: int | None,
+    number: int,
+    stores: OpenStores,
+    by_rows: Collection[str],
+    topic: EarlierLog,
+    name: str,
+) -> None:
+    """Fill the stores of a shard with a checkpoint of a log. ``at`` None: with what the commit left. What stands in the log after
+    the commit is left out.
+    """
+    restore = Restore(mark, stores.all, topic=name, partition=number, others=by_rows, make=stores.open)
+    problem: InputError | None = None
+    try:
+        restore.read(_up_to(mark, topic.read(number, restore.start, topic.end(number)), {"topic": name}))
+        restore.finish()
+    except InputError as error:
+        problem = error
+    if problem is not None and problem.code == "SX-STATE-TORN":
+        raise InputError(
+            "SX-RESUME-GONE",
+            "the state of the checkpoint that the job goes on from is gone",
+            cause=f"the log of the earlier job does not hold it: {problem.cause}",
+            fix="resume another checkpoint of it, or submit the job without `--resume`; of a replay, ask for a later `--from`",
+            where={"topic": name, "partition": number},
+        )
+    if problem is not None:
+        raise problem
+    for store, undo in ({} if at is None else restore.undo.get(at, {})).items():
+        stores.all[store].apply(undo)
+
+
+def _up_to(mark: Mark, messages: Iterable[Logged], where: dict[str, object]) -> Iterator[Logged]:
+    return itertools.takewhile(lambda message: about(message, where).seq <= mark.seq, messages)
+
+
+__all__ = ["AdoptedState", "OpenStores", "fill_at"]

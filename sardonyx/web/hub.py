@@ -1,0 +1,121 @@
+"""One hub for all that look: each topic is made once for all of them, and a slow reader gets the newest state of it, not all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from sardonyx.core.errors import SardonyxError
+
+LEAST = 0.25
+"""Seconds between two frames of one topic."""
+SILENCE = 15.0
+"""Seconds after which an idle stream gets a comment, so that proxies keep it."""
+STREAMS = 1000
+"""Streams at once."""
+STANDING = "standing"
+"""The topic that each stream has: where the page stands."""
+
+
+class _Stream:
+    """One reader: by topic, the newest frame that it has not got yet."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = {STANDING, *topics}
+        self.waiting: dict[str, bytes] = {}
+        self.woken = asyncio.Event()
+
+    def put(self, topic: str, frame: bytes) -> None:
+        self.waiting[topic] = frame
+        self.woken.set()
+
+
+class Hub:
+    """Makes frames and hands them out. Everything but :meth:`changed` runs in the event loop.
+
+    Args:
+        make: makes the JSON of a topic; called in a thread. Raises ``SardonyxError`` if there is no such thing (any more).
+    """
+
+    def __init__(self, make: Callable[[str], bytes]) -> None:
+        self._make = make
+        self._streams: set[_Stream] = set()
+        self._frames: dict[str, bytes] = {}
+        self._number = 0
+        self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.over = False
+
+    @property
+    def streams(self) -> int:
+        return len(self._streams)
+
+    def changed(self) -> None:
+        """Something is new; may be called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    def end(self) -> None:
+        """Say good-bye on every stream, and end it."""
+        self.over = True
+        for stream in self._streams:
+            stream.woken.set()
+
+    async def run(self) -> None:
+        """Hand out what is new until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for topic in {topic for stream in self._streams for topic in stream.topics}:
+                await self._refresh(topic)
+            await asyncio.sleep(LEAST)
+
+    async def stream(self, topics: Iterable[str]) -> AsyncIterator[bytes]:
+        """The frames of one reader: first the state of each topic, then each change."""
+        mine = _Stream(topics)
+        self._streams.add(mine)
+        try:
+            yield b"retry: 1000\n\n"
+            for topic in sorted(mine.topics):
+                frame = await self._refresh(topic)
+                if frame is not None:
+                    mine.put(topic, frame)
+            while not self.over:
+                frames, mine.waiting = mine.waiting, {}
+                for frame in frames.values():
+                    yield frame
+                mine.woken.clear()
+                if mine.waiting or self.over:
+                    continue
+                try:
+                    await asyncio.wait_for(mine.woken.wait(), SILENCE)
+                except TimeoutError:
+                    yield b": still here\n\n"
+            yield b"event: bye\ndata: {}\n\n"
+        finally:
+            self._streams.discard(mine)
+            still = {topic for stream in self._streams for topic in stream.topics}
+            self._frames = {topic: frame for topic, frame in self._frames.items() if topic in still}
+
+    async def _refresh(self, topic: str) -> bytes | None:
+        """Make the frame of a topic, and hand it out if it differs from the last one; gives the newest."""
+        try:
+            data = await asyncio.to_thread(self._make, topic)
+            event = "state"
+        except SardonyxError as error:
+            from sardonyx.web.problems import problem_of
+
+            data, event = problem_of(error).encode(), "gone"
+        last = self._frames.get(topic)
+        body = b"event: " + event.encode() + b'\ndata: {"topic":"' + topic.encode() + b'","data":' + data + b"}\n\n"
+        if last is not None and last.partition(b"\n")[2] == body:
+            return last
+        self._number += 1
+        frame = self._frames[topic] = f"id: {self._number}\n".encode() + body
+        for stream in self._streams:
+            if topic in stream.topics:
+                stream.put(topic, frame)
+        return frame

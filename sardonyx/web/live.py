@@ -1,0 +1,314 @@
+"""A running deployment, followed as a reader: one session with ZooKeeper, however many look. Kafka is asked about jobs seen."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from coordinator.history import reader
+from coordinator.loop import event_log
+from sardonyx.client.client import Client
+from sardonyx.client.clocks import counts_rows, seconds_behind
+from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.views import LinkLag
+from sardonyx.core import node_paths
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.notes import EpochNote
+from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.settings import Settings
+from sardonyx.web.actions import Actions
+from sardonyx.web.batches import Batches, LiveBatches, NoBatches
+from sardonyx.web.book import Book, Words
+from sardonyx.web.lag_meter import JobLag, LagMeter
+from sardonyx.web.rows import Rows
+from sardonyx.web.sight import Sample, Samples, Standing
+from sardonyx.web.targets import Targets
+
+REREAD = 5.0
+"""Seconds after which it looks again even if no watch has fired."""
+LEAST = 0.2
+"""Seconds between two looks at most five times a second, however fast the log grows."""
+LOOKED_AT = 15.0
+"""Seconds for which Kafka is asked about a job after its page was asked for last."""
+ASK_EVERY = 2.0
+"""Seconds between two questions to Kafka about one job."""
+HIDDEN = "`sardonyx web` was started without --rows"
+"""Why rows are not shown behind a proxy."""
+HOLDS_EVERY = 60.0
+"""Seconds between two questions what the topics of a job hold."""
+SHARE = 4
+"""Kafka is asked for at most one part of so many of the time: an answer that takes long is asked for less often."""
+
+log = structlog.get_logger()
+
+
+class LiveSource:
+    """A deployment, followed by one session with ZooKeeper, whatever the number of those that look at it.
+
+    Args:
+        settings: of the deployment. Without an address of Kafka, rows and lags are not known.
+        words: how to tell entries.
+        rows: whether rows of links and dead letters are shown.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-ZOOKEEPER-UNREACHABLE``, ``SX-ZOOKEEPER-DENIED``.
+    """
+
+    def __init__(self, settings: Settings, words: Words, *, rows: bool = True) -> None:
+        self._changed: Callable[[], None] = lambda: None
+        self._settings = settings
+        self._words = words
+        self._client = Client(settings=settings)
+        self._zk = self._client.zk
+        self.batches: Batches = (
+            LiveBatches(settings) if settings.kafka.bootstrap_servers else NoBatches("the address of Kafka is not set")
+        )
+        self.rows: Rows | str = Rows(self._client) if rows else HIDDEN
+        self.actions: Actions | str = Actions(self._client, lambda: self.book)
+        self.targets: Targets | str = Targets(self._zk, settings.deployment)
+        self._woken = threading.Event()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._watched: dict[str, _Watched] = {}
+        self._asking = threading.Event()
+        self._epoch: EpochNote | None = None
+        self._candidates: list[str] = []
+        self._requests: list[str] = []
+        self._oldest: float | None = None
+        self._away: float | None = None
+        self._problem = ""
+        self._seen = (-1, -1, "")
+        try:
+            self.book = self._begin()
+            self._look()
+        except BaseException:
+            self._client.close()
+            raise
+        self._threads = [
+            threading.Thread(target=self._follow, daemon=True, name="web log"),
+            threading.Thread(target=self._ask, daemon=True, name="web kafka"),
+        ]
+        self._meter = LagMeter(self._running, self._lag)
+        if settings.kafka.bootstrap_servers:
+            self._meter.follow()
+            self._threads.append(threading.Thread(target=self._meter.run, daemon=True, name="web lag"))
+        for thread in self._threads:
+            thread.start()
+
+    def standing(self) -> Standing:
+        book, epoch = self.book, self._epoch
+        leads = epoch is not None and any(node.startswith(f"{epoch.token}-") for node in self._candidates)
+        return Standing(
+            source="live",
+            deployment=self._settings.deployment,
+            first=book.first,
+            last=book.last,
+            at=book.time_of(book.last),
+            connected=self._away is None,
+            since=self._away,
+            problem=self._problem,
+            leader=epoch.leader if epoch is not None and leads else None,
+            epoch=epoch.epoch if epoch is not None else 0,
+            standbys=len(self._candidates) - leads,
+            rows=not isinstance(self.rows, str),
+            requests=len(self._requests),
+            oldest_request=self._oldest,
+        )
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        self._changed = call
+
+    def samples(self, job: str) -> Samples | None:
+        if not self._settings.kafka.bootstrap_servers:
+            return None
+        with self._lock:
+            watched = self._watched.setdefault(job, _Watched())
+            watched.until = time.monotonic() + LOOKED_AT
+        self._asking.set()
+        return watched.samples
+
+    def every(self, job: str) -> float | None:
+        watched = self._watched.get(job)
+        return None if watched is None else watched.period
+
+    def close(self) -> None:
+        self._closed.set()
+        self._woken.set()
+        self._asking.set()
+        self._meter.close()
+        self.batches.close()
+        self._client.close()
+
+    # The log
+
+    def _begin(self) -> Book:
+        """A book with all that the log holds."""
+        while True:
+            first = event_log.begins(self._zk)
+            try:
+                book = Book(reader.at(self._zk, first - 1), self._words)
+                self._read(book)
+            except SardonyxError as error:
+                if error.code not in ("SX-LOG-COMPACTED", "SX-LOG-RANGE") or event_log.begins(self._zk) == first:
+                    raise
+            else:
+                return book
+
+    def _read(self, book: Book) -> bool:
+        before = book.last
+        for n, entry in event_log.read_entries(self._zk, book.last + 1):
+            book.take(n, entry.event, entry.request, entry.leader)
+        return book.last > before
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            self._woken.wait(REREAD if self._zk.connected else LEAST)
+            self._woken.clear()
+            if self._closed.is_set():
+                return
+            try:
+                told = self._look() if self._zk.connected else self._lost("ZooKeeper does not answer")
+            except SardonyxError as error:
+                told = self._recover(error)
+            except Exception as error:
+                told = self._lost(f"{type(error).__name__}: {error}")
+                log.exception("web_log_unread")
+            if told:
+                self._changed()
+            self._closed.wait(LEAST)
+
+    def _look(self) -> bool:
+        """Read what is new; whether anything is."""
+        zk = self._zk
+        self._candidates = zk.children(node_paths.ELECTION, watch=self._wake)
+        epoch = zk.read(node_paths.EPOCH, watch=self._wake)
+        self._epoch = msgspec.json.decode(epoch, type=EpochNote) if epoch else None
+        zk.read(node_paths.CHECKPOINT, watch=self._wake)
+        grown = self._read(self.book)
+        self._requests = zk.children(node_paths.INBOX)
+        change = zk.last_change(f"{node_paths.INBOX}/{self._requests[0]}") if self._requests else None
+        self._oldest = None if change is None else change[1]
+        back, self._away, self._problem = self._away is not None, None, ""
+        seen = (len(self._candidates), len(self._requests), str(self._epoch))
+        told, self._seen = seen != self._seen, seen
+        return grown or back or told
+
+    def _lost(self, why: str) -> bool:
+        first = self._away is None
+        if first:
+            self._away = time.time()
+        told, self._problem = first or why != self._problem, why
+        return told
+
+    def _recover(self, error: SardonyxError) -> bool:
+        """The log has been trimmed over what was still unread, or ZooKeeper is away."""
+        if error.code == "SX-LOG-COMPACTED":
+            with contextlib.suppress(SardonyxError):
+                self.book = self._begin()
+                return True
+        return self._lost(f"{error.code}: {error.message}")
+
+    def _wake(self, _event: object) -> None:
+        self._woken.set()
+
+    # Kafka
+
+    def _ask(self) -> None:
+        while not self._closed.is_set():
+            due = self._due()
+            if due is None:
+                self._asking.wait(0.2 if self._watched else REREAD)
+                self._asking.clear()
+                continue
+            job, watched = due
+            began = time.monotonic()
+            sample = self._sample(job, watched)
+            took = time.monotonic() - began
+            if sample is not None:
+                with self.book.lock:
+                    watched.samples.add(sample)
+                self._changed()
+            watched.period = max(ASK_EVERY, SHARE * took)
+            watched.next = began + watched.period
+
+    def _running(self) -> dict[str, JobSpec]:
+        """The jobs whose lag is metered: a suspended one is behind because a user wants it."""
+        with self.book.lock:
+            return {name: job.spec for name, job in self.book.state.jobs.items() if not (job.ended or job.suspended)}
+
+    def _lag(self, job: str, spec: JobSpec) -> JobLag:
+        """How far a job is behind. Raises ``SardonyxError``: ZooKeeper or Kafka does not tell, or it has just ended."""
+        handle = JobHandle(self._client, job, spec)
+        lags = handle.lag(holds=False)
+        try:
+            behind = {} if counts_rows(spec) else seconds_behind(handle.clock(), time.time())
+        except SardonyxError as error:
+            if error.code not in ("SX-CLOCK-NONE", "SX-CLOCK-GONE"):
+                raise
+            behind = {}
+        return JobLag(
+            {lag.link: lag.records for lag in lags if lag.records is not None and lag.unit == "records"},
+            {lag.link: lag.seconds for lag in lags if lag.seconds is not None},
+            behind,
+        )
+
+    def _due(self) -> tuple[str, _Watched] | None:
+        """The job that is to be asked about now, if any."""
+        now = time.monotonic()
+        with self._lock:
+            for job in [job for job, watched in self._watched.items() if watched.until < now]:
+                del self._watched[job]
+            due = [(watched.next, job) for job, watched in self._watched.items() if watched.next <= now]
+            return (job := min(due)[1], self._watched[job]) if due else None
+
+    def _sample(self, job: str, watched: _Watched) -> Sample | None:
+        with self.book.lock:
+            found = self.book.state.jobs.get(job)
+            spec = None if found is None or found.ended else found.spec
+        if spec is None:
+            return None
+        try:
+            handle = JobHandle(self._client, job, spec)
+            view = handle.status()
+        except SardonyxError as error:
+            log.info("web_job_not_counted", job=job, code=error.code)
+            return None
+        try:
+            return Sample(at=time.time(), view=view, lags=watched.lags(handle))
+        except SetupError as error:
+            return Sample(at=time.time(), view=view, problem=f"{error.code}: {error.message}")
+        except SardonyxError as error:
+            log.info("web_lag_unknown", job=job, code=error.code)
+            return None
+
+
+class _Watched:
+    """A job whose page is open."""
+
+    def __init__(self) -> None:
+        self.samples = Samples()
+        self.until = 0.0
+        self.next = 0.0
+        self.period = ASK_EVERY
+        self._held: dict[str, tuple[int | None, float | None]] = {}
+        self._held_at: float | None = None
+
+    def lags(self, handle: JobHandle) -> list[LinkLag]:
+        """What is unread. What topics hold takes a look at each partition's first messages, so it is asked for less often."""
+        now = time.monotonic()
+        if self._held_at is None or now - self._held_at > HOLDS_EVERY:
+            found = handle.lag()
+            self._held = {lag.topic: (lag.kept_bytes, lag.kept_seconds) for lag in found}
+            self._held_at = now
+            return found
+        return [_with_held(lag, self._held) for lag in handle.lag(holds=False)]
+
+
+def _with_held(lag: LinkLag, held: dict[str, tuple[int | None, float | None]]) -> LinkLag:
+    size, seconds = held.get(lag.topic, (None, None))
+    return msgspec.structs.replace(lag, kept_bytes=size, kept_seconds=seconds)

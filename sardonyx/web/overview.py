@@ -1,0 +1,404 @@
+"""The deployment and one job as the pages show them, from the coordinator's state and what was seen beside it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from coordinator.core.explain import explain
+from coordinator.core.explanation import Code, Explanation
+from coordinator.core.state import Job, State
+from coordinator.history.timeline import TimelineEvent
+from sardonyx.client.views import HOLDING, JobView, LinkLag, Outside, ViewStatus, Why, job_view, laid_out
+from sardonyx.core.events import ENDED, PeerState
+from sardonyx.core.text import counted
+from sardonyx.core.units import duration
+from sardonyx.web.book import Book
+from sardonyx.web.graph_view import GraphView, graph_view
+from sardonyx.web.shelf import Line
+from sardonyx.web.sight import Samples, Standing
+
+ENDED_SHOWN = 20
+"""Ended jobs on the page of the deployment; the list of jobs has all."""
+ENTRIES = 12
+"""Entries of the log on the page of a job."""
+LATELY = 600.0
+"""Seconds in which deaths of one machine are counted together."""
+LATE_REQUEST = 5.0
+"""Seconds after which a request that no coordinator has processed is a sign that the coordinator is stalled."""
+
+HELP: dict[str, str] = {
+    "no-live-peers": "sardonyx peer",
+    "peers-missing": "sardonyx peer --virtual-peers {needed}",
+    "no-tag": "sardonyx peer --tag TAG",
+    "starved-by-unbounded-jobs": "sardonyx peer",
+    "queued-behind": "sardonyx cluster shares",
+    "peers-too-old": "sardonyx upgrade --check",
+    "task-backing-off": "sardonyx job show {job}",
+    "failed": "sardonyx job show {job}",
+    "refused": "sardonyx job show {job}",
+    "not-led": "sardonyx coordinator",
+    "suspended": "sardonyx job resume {job}",
+}
+"""By the code of a reason, the command that would help or tell more."""
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that needs a look."""
+
+    level: Literal["bad", "warn"]
+    code: str
+    text: str
+    job: str = ""
+    task: str = ""
+    since: float | None = None
+    """Seconds since 1970."""
+    help: str = ""
+    """A command that would help or tell more."""
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in a list."""
+
+    id: str
+    name: str
+    status: ViewStatus
+    stopping: bool
+    suspended: bool
+    queued: bool
+    tasks: int
+    complete: int
+    peers: int
+    submitted_at: float
+    ended_at: float | None
+    by: str
+    why: str
+    """What keeps it from going on; empty if nothing does."""
+
+
+class DaemonLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer daemon, by what its virtual peers registered with."""
+
+    daemon: str
+    host: str
+    pid: int
+    version: str
+    tags: list[str]
+    peers: int
+    at_work: int
+    jobs: list[str]
+
+
+class ClusterOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole deployment after one entry of its log."""
+
+    n: int
+    at: float | None
+    live: bool
+    """Whether this is the present."""
+    standing: Standing
+    attention: list[Attention]
+    """The weightiest first."""
+    peers: dict[PeerState, int]
+    """How many virtual peers are in each state."""
+    daemons: list[DaemonLine]
+    jobs: list[JobLine]
+    """The latest first; of those that have ended only the last few."""
+    ended: dict[str, int]
+    """How many ended jobs are kept, by how they ended."""
+    scheduler: str
+
+
+class ShownReason(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason of ``why``, with what would help."""
+
+    code: str
+    text: str
+    holds: bool
+    """Whether it keeps the job, or a part of it, from going on."""
+    since: float | None = None
+    task: str | None = None
+    help: str = ""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that went wrong while the job ran, as data and in a sentence."""
+
+    event: TimelineEvent
+    text: str
+
+
+class JobOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """A job after one entry of the log, with all that its page shows."""
+
+    n: int
+    at: float | None
+    live: bool
+    standing: Standing
+    job: JobView
+    graph: GraphView
+    why: Why
+    reasons: list[ShownReason]
+    timeline: list[Incident]
+    """The latest first."""
+    entries: list[Line]
+    """The last entries of the log about it, the newest first."""
+    lags: list[LinkLag] | None
+    """None: not known, or not recorded for that moment."""
+    sampled_at: float | None = None
+    """When Kafka was asked for rows and lags."""
+    problem: str = ""
+    """Why they are not known."""
+    every: float | None = None
+    """Seconds between two questions to Kafka."""
+
+
+def view_of(state: State, name: str, job: Job) -> JobView:
+    """A job as clients see it, from the coordinator's state alone: rows are known of complete tasks only."""
+    return job_view(
+        name,
+        job.spec,
+        laid_out(job.spec, state.deployment, name),
+        job.note(),
+        {task: each.note() for task, each in job.tasks.items()},
+    )
+
+
+def cluster_overview(book: Book, state: State, standing: Standing, now: float) -> ClusterOverview:
+    """Show the deployment as it is in ``state``; ``now``: the time of that moment, seconds since 1970."""
+    live = state.n == book.last
+    running = {name: job for name, job in state.jobs.items() if not job.ended}
+    ended = {name: job for name, job in state.jobs.items() if job.ended}
+    why = {name: explain(state, name, who=False) for name in running}
+    shown = [*running, *sorted(ended, key=lambda name: ended[name].ended_at or 0.0)[-ENDED_SHOWN:]]
+    return ClusterOverview(
+        n=state.n,
+        at=book.time_of(state.n),
+        live=live,
+        standing=standing,
+        attention=list(_attention(book, state, standing if live else None, why, now)),
+        peers={found: len(peers) for found, peers in state.by_state.items() if peers and found != "dead"},
+        daemons=_daemons(state),
+        jobs=sorted(
+            (_job_line(name, state.jobs[name], why.get(name)) for name in shown),
+            key=lambda line: (line.ended_at is None, line.submitted_at),
+            reverse=True,
+        ),
+        ended=dict(Counter(job.status for job in ended.values())),
+        scheduler=state.scheduler,
+    )
+
+
+def job_lines(state: State) -> list[JobLine]:
+    """Every job that is kept, the latest first."""
+    return [
+        _job_line(name, job, None if job.ended else explain(state, name, who=False))
+        for name, job in reversed(state.jobs.items())
+    ]
+
+
+def job_overview(
+    book: Book, state: State, name: str, standing: Standing, samples: Samples | None, now: float, every: float | None
+) -> JobOverview:
+    """Show a job as it is in ``state``.
+
+    Args:
+        book: the log.
+        state: after the entry to be shown.
+        name: the job's id; it is in ``state``.
+        standing: of the page.
+        samples: what Kafka has said; not used for the past, of which it was not recorded.
+        now: the time of that moment, seconds since 1970.
+        every: seconds between two questions to Kafka.
+    """
+    job = state.jobs[name]
+    live = state.n == book.last
+    sample = samples.last if samples is not None and live else None
+    view = view_of(state, name, job)
+    if sample is not None and not job.ended:
+        view = _with_counts(view, sample.view)
+    explanation = explain(state, name)
+    outside = _outside(standing, now) if live and not job.ended else []
+    lags = sample.lags if sample is not None and not job.ended else None
+    return JobOverview(
+        n=state.n,
+        at=book.time_of(state.n),
+        live=live,
+        standing=standing,
+        job=view,
+        graph=graph_view(state, name, job, view, lags, samples if live else None),
+        why=Why(explanation, outside),
+        reasons=[*_reasons(name, outside, explanation)],
+        timeline=[
+            Incident(event=event, text=book.words.incident(event, job.ended))
+            for event in reversed(book.timeline(name, state.n))
+        ],
+        entries=book.about(name, state.n, ENTRIES),
+        lags=lags,
+        sampled_at=sample.at if sample is not None else None,
+        problem="" if sample is None else sample.problem,
+        every=every if live else None,
+    )
+
+
+# Underneath
+
+
+def _with_counts(view: JobView, counted: JobView) -> JobView:
+    """The view with the row counts of another one of the same job, which is a moment older."""
+    rows = {task.name: task for task in counted.tasks}
+    tasks = [
+        msgspec.structs.replace(
+            task,
+            rows_in=rows[task.name].rows_in,
+            rows_out=rows[task.name].rows_out,
+            skipped=rows[task.name].skipped,
+            late=rows[task.name].late,
+            dead=rows[task.name].dead,
+            positions=rows[task.name].positions,
+        )
+        if task.name in rows and task.rows_in is None and task.rows_out is None
+        else task
+        for task in view.tasks
+    ]
+    return msgspec.structs.replace(view, tasks=tasks)
+
+
+def _outside(standing: Standing, now: float) -> list[Outside]:
+    if standing.source != "live" or not standing.connected:
+        return []
+    if standing.leader is None:
+        return [Outside("not-led", "no coordinator leads this deployment; start one with `sardonyx coordinator`")]
+    waited = 0.0 if standing.oldest_request is None else now - standing.oldest_request
+    if waited < LATE_REQUEST:
+        return []
+    many = f"{counted(standing.requests, 'request')} {'is' if standing.requests == 1 else 'are'}"
+    text = f"{many} not processed, for {duration(waited)}; look at the log of the coordinator on {standing.leader}"
+    return [Outside("backlog", text)]
+
+
+def _reasons(job: str, outside: Iterable[Outside], explanation: Explanation) -> Iterator[ShownReason]:
+    for each in outside:
+        yield ShownReason(code=each.code, text=each.text, holds=True, help=_help(each.code, job, None))
+    for reason in explanation.reasons:
+        yield ShownReason(
+            code=reason.code,
+            text=reason.text,
+            holds=reason.code in HOLDING,
+            since=reason.since,
+            task=reason.task,
+            help=_help(reason.code, job, reason.needed),
+        )
+
+
+def _help(code: str, job: str, needed: int | None) -> str:
+    return HELP.get(code, "").format(job=job, needed=needed or 1)
+
+
+def _attention(
+    book: Book, state: State, standing: Standing | None, why: dict[str, Explanation], now: float
+) -> Iterator[Attention]:
+    found = []
+    if standing is not None:
+        found += [
+            Attention(level="bad", code=each.code, text=each.text, help=_help(each.code, "", None))
+            for each in _outside(standing, now)
+        ]
+    for name, explanation in why.items():
+        for reason in explanation.reasons:
+            if reason.code in HOLDING and reason.code != "topics-creating":
+                stands: Code = reason.code
+                found.append(
+                    Attention(
+                        level="warn" if stands in ("task-backing-off", "unanswered") else "bad",
+                        code=stands,
+                        text=reason.text,
+                        job=name,
+                        task=reason.task or "",
+                        since=reason.since,
+                        help=_help(stands, name, reason.needed),
+                    )
+                )
+    for name, job in state.jobs.items():
+        if job.status == "failed" and now - (job.ended_at or 0.0) < LATELY * 6:
+            code = job.error.code if job.error is not None else "SX-JOB-FAILED"
+            text = f"failed: {code}" + (f": {job.error.message}" if job.error is not None else "")
+            found.append(
+                Attention(
+                    level="bad", code=code, text=text, job=name, since=job.ended_at, help=_help("failed", name, None)
+                )
+            )
+        if job.letters:
+            text = f"{counted(job.letters, 'dead letter')} not redone or dropped"
+            found.append(
+                Attention(level="warn", code="dead-letters", text=text, job=name, help=f"sardonyx dlq list {name}")
+            )
+    found += _deaths(book, state, now)
+    yield from sorted(found, key=lambda each: (each.level != "bad", each.since or now))
+
+
+def _deaths(book: Book, state: State, now: float) -> Iterator[Attention]:
+    """Machines of which several peers died lately."""
+    died: dict[str, float] = {}
+    for line in book.newest_of(("died", "leave", "evict"), state.n):
+        if now - line.at > LATELY:
+            break
+        for peer in line.peers:
+            if line.kind == "died" and line.mark == "incident":
+                died[peer] = line.at
+            elif line.kind != "died":  # it died because of that
+                died.pop(peer, None)
+    dead: dict[str, list[float]] = {}
+    for peer, at in died.items():
+        known = state.peers.get(peer)
+        dead.setdefault(known.host if known is not None and known.host else "an unknown machine", []).append(at)
+    for host, times in dead.items():
+        if len(times) > 1:
+            text = f"{counted(len(times), 'virtual peer')} of {host} died within {LATELY / 60:.0f} min"
+            yield Attention(level="warn", code="peers-died", text=text, since=min(times), help="sardonyx peers list")
+
+
+def _daemons(state: State) -> list[DaemonLine]:
+    groups: dict[tuple[str, int, str], list[str]] = {}
+    for name, peer in state.peers.items():
+        if peer.state != "dead":
+            groups.setdefault((peer.host, peer.pid, peer.daemon), []).append(name)
+    lines = []
+    for (host, pid, daemon), names in sorted(groups.items()):
+        peers = [state.peers[name] for name in names]
+        working = [peer.assignment for peer in peers if peer.assignment is not None]
+        lines.append(
+            DaemonLine(
+                daemon=daemon,
+                host=host,
+                pid=pid,
+                version=peers[0].version,
+                tags=sorted({tag for peer in peers for tag in peer.tags}),
+                peers=len(peers),
+                at_work=len(working),
+                jobs=sorted({assignment.job for assignment in working}),
+            )
+        )
+    return lines
+
+
+def _job_line(name: str, job: Job, why: Explanation | None) -> JobLine:
+    holding = () if why is None else (reason.text for reason in why.reasons if reason.code in HOLDING)
+    return JobLine(
+        id=name,
+        name=job.spec.name,
+        status=job.status,
+        stopping=job.stopping,
+        suspended=job.suspended,
+        queued=job.queued,
+        tasks=len(job.spec.catalog),
+        complete=sum(task.state == "complete" for task in job.tasks.values()),
+        peers=0 if job.status in ENDED else sum(len(task.peers) for task in job.tasks.values()),
+        submitted_at=job.submitted_at,
+        ended_at=job.ended_at,
+        by=job.by,
+        why=next(iter(holding), ""),
+    )

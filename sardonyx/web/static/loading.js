@@ -1,0 +1,245 @@
+// Asks for what the page shows, and takes what the stream brings.
+
+import { filmed, frameOf, prepare } from "./film.js";
+import { ask, problemOf, redraw, store } from "./store.js";
+
+/** Pages for which Kafka is asked. */
+export const ASKING = new Set(["link", "letters", "pile"]);
+
+let asked = 0;
+let topic = ""; // of the stream, for the page that is shown
+
+/** Which topic of the stream the page that is shown is drawn from. */
+export function topicOf() {
+  const { route } = store;
+  topic = route.page === "cluster" ? "cluster" : ["job", "stream"].includes(route.page) ? `job:${route.job}` : "";
+  return topic;
+}
+
+/** The address of what a page shows. */
+export function pathOf(route) {
+  const at = route.at === null ? "" : `?at=${route.at}`;
+  const job = encodeURIComponent(route.job);
+  if (route.page === "cluster") return `/cluster${at}`;
+  if (route.page === "capacity") return `/capacity${at}`;
+  if (route.page === "letters") return "/dead-letters";
+  if (route.page === "pile")
+    return `/dead-letters/${job}/${encodeURIComponent(route.task)}${asks(route, ["first", "limit"])}`;
+  if (route.page === "link")
+    return `/jobs/${job}/links/${encodeURIComponent(route.link)}/rows${asks(route, ["begin", "limit", "partition"])}`;
+  return route.page === "jobs" ? `/jobs${at}` : `/jobs/${job}/overview${at}`;
+}
+
+/** The part of the page's query that its data depend on. */
+function asks(route, names) {
+  const query = new URLSearchParams(Object.entries(route.query).filter(([key, value]) => names.includes(key) && value));
+  return query.size ? `?${query}` : "";
+}
+
+let flying = null; // the page of which a past moment is on its way
+let again = false;
+
+/** Get what the page shows; of the past one moment at a time, however fast the slider goes. */
+export async function load() {
+  const { route } = store;
+  const page = `${route.page} ${route.job}`;
+  if (route.at !== null && flying === page) {
+    again = true;
+    asked += 1;
+    return;
+  }
+  flying = route.at === null ? null : page;
+  await loaded(route);
+  if (route.at === null) return;
+  flying = null;
+  if (!again) return;
+  again = false;
+  if (screen()) redraw();
+  else void load();
+}
+
+async function loaded(route) {
+  const mine = ++asked;
+  store.busy = true;
+  const done = (change) => {
+    if (mine === asked) {
+      store.busy = false;
+      change();
+      redraw();
+    }
+  };
+  try {
+    if (route.page === "log") {
+      const query = new URLSearchParams(
+        Object.entries(route.query).filter(([key]) => ["job", "peer", "kind", "mark", "before"].includes(key)),
+      );
+      const found = route.n === null ? await ask(`/log?${query}`) : await ask(`/log/${route.n}`);
+      done(() => ((store.problem = null), route.n === null ? (store.log = found) : (store.entry = found)));
+      return;
+    }
+    const past = route.at !== null;
+    const [data, entry] = await Promise.all([
+      ask(pathOf(route), past),
+      past && compared(route) === null ? ask(`/log/${route.at}`, true).catch(() => null) : null,
+    ]);
+    const diff = await differing(route, data);
+    done(() => ((store.data = data), (store.entry = entry), (store.diff = diff), (store.problem = null)));
+    if (past && mine === asked) void prepare(filmed(route, data), route.at);
+    void askBatches(true);
+    void askStream();
+  } catch (error) {
+    done(() => (store.problem = problemOf(error)));
+  }
+}
+
+/** The entry with which the page is compared; null: it is not. */
+const compared = (route) => (["cluster", "job"].includes(route.page) ? store.from : null);
+
+async function differing(route, data) {
+  const from = compared(route);
+  const job = route.page === "job" ? `&job=${encodeURIComponent(data.job.id)}` : "";
+  return from === null ? null : ask(`/log/diff?from=${from}&to=${data.n}${job}`, route.at !== null);
+}
+
+/** Show the entry of the address from a film, if there is one. What is on its way from the server is not shown any more. */
+export function screen() {
+  const { route } = store;
+  const topic = filmed(route, store.data);
+  const frame = route.at === null ? null : frameOf(topic, route.at);
+  if (!frame) return false;
+  asked += 1;
+  store.busy = false;
+  store.data = { ...frame.data, standing: store.standing };
+  store.entry = frame.entry;
+  store.problem = null;
+  void prepare(topic, route.at);
+  return true;
+}
+
+/** Get what differs from the entry that the page is compared with. */
+export async function compare() {
+  const { route, data } = store;
+  if (compared(route) === null || !data || (store.diff && store.diff.to === data.n)) return;
+  const mine = asked;
+  const diff = await differing(route, data).catch(() => null);
+  if (mine === asked) store.diff = diff;
+  redraw();
+}
+
+let scaled = 0;
+
+/** The scale is that of another page. */
+export function unscaled() {
+  store.scale = null;
+  scaled = 0;
+}
+
+async function rescale() {
+  if (Date.now() - scaled < 2000 || document.hidden) return;
+  scaled = Date.now();
+  const job =
+    store.route.page === "job" && store.data && store.data.job ? `&job=${encodeURIComponent(store.data.job.id)}` : "";
+  try {
+    store.scale = await ask(`/log/scale?buckets=1${job}`);
+    redraw();
+  } catch {
+    scaled = 0;
+  }
+}
+
+/** Take a state of a topic from the stream. */
+export function take(named, data, gone) {
+  const { route } = store;
+  if (named === "standing") {
+    if (!store.session) void know();
+    if (route.page === "log" && route.n === null && !route.query.before) void load();
+    if (route.page === "capacity" && route.at === null && store.data && store.data.n !== data.last) void load();
+    if (!store.scale || store.scale.last !== data.last) void rescale();
+    return;
+  }
+  if (route.at !== null || named !== topic) return;
+  if (gone) store.problem = data;
+  else {
+    const before = store.data;
+    store.problem = null;
+    store.data = data;
+    if (route.page === "job") tell(before, data);
+    void askBatches();
+  }
+}
+
+let batched = 0;
+
+/** The last batches of the task that is open, at most once a second. */
+export async function askBatches(soon = false) {
+  const { route, data } = store;
+  if (route.page !== "job" || !route.task || route.at !== null || !data || document.hidden) return;
+  if (!soon && Date.now() - batched < 1000) return;
+  batched = Date.now();
+  const task = route.task;
+  const path = `/jobs/${encodeURIComponent(data.job.id)}/tasks/${encodeURIComponent(task)}/batches`;
+  const found = await ask(path).catch(() => null);
+  if (store.route.task !== task) return;
+  store.batches = found && { task, ...found };
+  redraw();
+}
+
+let streaming = false;
+const STREAM = 5000; // batches that are kept here
+
+/** What the peers of the job have told since the last time, if its task stream is open. */
+export async function askStream() {
+  const { route, data, era } = store;
+  if (route.page !== "stream" || !data || !data.job || document.hidden || streaming) return;
+  streaming = true;
+  const known = store.stream && store.stream.job === data.job.id && store.stream.era === era ? store.stream : null;
+  const after = known === null ? "" : `?after=${known.last}`;
+  try {
+    const found = await ask(`/jobs/${encodeURIComponent(data.job.id)}/batches${after}`);
+    const items = [...(known === null ? [] : known.items), ...found.items].slice(-STREAM);
+    store.stream = { ...found, items, job: data.job.id, era, ahead: found.at - Date.now() / 1000 };
+    redraw();
+  } catch {
+    // it is asked for again in a second
+  } finally {
+    streaming = false;
+  }
+}
+
+let told = 0;
+
+/** Say what has become worse, at most one sentence in five seconds. */
+function tell(before, data) {
+  if (!before || !before.graph || Date.now() - told < 5000) return;
+  const was = new Map(before.graph.nodes.map((node) => [node.name, node.verdict]));
+  const worse = data.graph.nodes.find(
+    (node) =>
+      ["warn", "bad"].includes(node.verdict.level) &&
+      was.has(node.name) &&
+      was.get(node.name).word !== node.verdict.word,
+  );
+  if (!worse) return;
+  told = Date.now();
+  store.said = `Task ${worse.name}: ${worse.verdict.word}`;
+}
+
+
+/** Get the next part of a list. */
+export async function more(path) {
+  const page = await ask(path.replace("/api/v1", ""));
+  const list = store.route.page === "log" ? store.log : store.data;
+  list.items = [...list.items, ...page.items];
+  list.next = page.next;
+  redraw();
+}
+
+/** Ask who we are. */
+export async function know(typed = false) {
+  try {
+    store.session = await ask("/session");
+    store.refused = false;
+  } catch (error) {
+    store.refused = typed && problemOf(error).code === "SX-WEB-LOGIN";
+  }
+  redraw();
+}

@@ -1,0 +1,56 @@
+// What several pages are made of.
+
+import { h } from "./dom.js";
+import { link, store } from "./store.js";
+import { clock, moment, UNKNOWN } from "./text.js";
+
+/** A link that this page follows by itself. */
+export const route = { "data-route": "" };
+
+/** A time with its date and zone in the description. */
+export function when(at, fine = false) {
+  return at === null || at === undefined
+    ? UNKNOWN
+    : h("time", { datetime: new Date(at * 1000).toISOString(), title: moment(at) }, clock(at, fine));
+}
+
+/** A command to type. */
+export const command = (text) => (text ? h("code", { class: "command" }, text) : null);
+
+/** A text whose parts in backticks are code. */
+export function coded(text) {
+  return text.split("`").map((part, index) => (index % 2 ? command(part) : part));
+}
+
+/** A table with a heading for each column; `>` before a heading: of numbers. */
+export function table(name, heads, rows, empty) {
+  if (!rows.length) return h("p", { class: "empty" }, coded(empty));
+  return h(
+    "div",
+    { class: "tw", tabindex: "0", role: "region", "aria-label": `${name}; scrolls sideways` },
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          heads.map((text) => h("th", { scope: "col", class: text[0] === ">" ? "r" : null }, text.replace(">", ""))),
+        ),
+      ),
+      h("tbody", null, rows),
+    ),
+  );
+}
+
+/** A link to a job. */
+export const jobLink = (id, more = {}) => h("a", { href: link(`/jobs/${encodeURIComponent(id)}`, more), ...route }, id);
+
+/** What is known of the moment that is shown: seconds since 1970. */
+export function nowOf(data) {
+  return data && data.live && store.standing && store.standing.source === "live"
+    ? Date.now() / 1000
+    : (data && data.at) || 0;
+}

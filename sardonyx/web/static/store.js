@@ -1,0 +1,210 @@
+// What is shown, where it comes from, and whether it is up to date. The address of the page alone says what is wanted.
+
+export const store = {
+  route: null,
+  standing: null, // what the server stands at
+  data: null, // of the page
+  problem: null, // why there is no data
+  broken: null, // since when the stream is broken, milliseconds since 1970
+  scale: null, // the log in short
+  entry: null, // the entry that is looked at, with its changes
+  from: null, // the entry that the one shown is compared with
+  diff: null, // what differs between the two
+  log: null, // the page of the log
+  batches: null, // the last batches of the task that is open
+  stream: null, // the batches of all tasks of the job whose task stream is open
+  busy: false,
+  playing: false,
+  rest: null, // seconds of the rest that is folded while it plays
+  pending: null, // the entry that is shown and does not stand in the address yet
+  era: 0, // how often the server was away: what was known of the past may be of another log since
+  help: false,
+  table: false,
+  said: "",
+  session: null, // who the server takes us for, and whether we may act
+  refused: false, // whether the token that was typed is not known
+  wish: null, // the action that is to be confirmed
+};
+
+const AGAIN = 1500; // milliseconds until a stream that broke is begun again
+
+let drawn = () => {};
+let waiting = false;
+
+/** What is called to draw. */
+export function onDraw(draw) {
+  drawn = draw;
+}
+
+/** Draw soon, once. */
+export function redraw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    drawn();
+  });
+}
+
+/** The entry in a part of a query. */
+export const entryIn = (text) => (/^\d+$/.test(text || "") ? Number(text) : null);
+
+/** What an address asks for. */
+export function readRoute(address) {
+  const parts = address.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const query = Object.fromEntries(address.searchParams);
+  const at = entryIn(query.at);
+  if (!parts.length) return { page: "cluster", at, query };
+  if (parts[0] === "jobs" && parts[2] === "links")
+    return { page: "link", job: parts[1], link: parts[3] || "", at: null, query };
+  if (parts[0] === "jobs" && parts[2] === "stream") return { page: "stream", job: parts[1], at: null, query };
+  if (parts[0] === "dead-letters")
+    return parts.length > 2
+      ? { page: "pile", job: parts[1], task: parts[2], at: null, query }
+      : { page: "letters", at: null, query };
+  if (parts[0] === "capacity") return { page: "capacity", at, query };
+  if (parts[0] === "jobs")
+    return parts.length > 1
+      ? { page: "job", job: parts[1], task: query.task || "", at, query }
+      : { page: "jobs", at, query };
+  return { page: "log", n: parts.length > 1 ? Number(parts[1]) : null, at: null, query };
+}
+
+const TIMELESS = /^\/(log|dead-letters|jobs\/[^/]+\/(links|stream))/;
+
+/** The address of a page, with its moment. */
+export function link(path, changes = {}) {
+  const query = new URLSearchParams();
+  const moment = store.route && store.route.at !== null && !TIMELESS.test(path) ? { at: store.route.at } : {};
+  for (const [key, value] of Object.entries({ ...moment, ...changes }))
+    if (value !== null && value !== "" && value !== undefined) query.set(key, value);
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The address of this page with something else in its query. */
+export function here(changes) {
+  const address = new URL(location.href);
+  if (store.pending !== null) address.searchParams.set("at", store.pending);
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === null || value === "" || value === undefined) address.searchParams.delete(key);
+    else address.searchParams.set(key, value);
+  }
+  return address.pathname + address.search;
+}
+
+const TOKEN = "sardonyx-token";
+let token = "";
+try {
+  token = localStorage.getItem(TOKEN) || "";
+} catch {
+  // it is kept for this page only: private windows may not
+}
+
+/** From now on, ask with this token. */
+export function useToken(given) {
+  token = given;
+  try {
+    localStorage.setItem(TOKEN, given);
+  } catch {
+    // see above
+  }
+}
+
+const withToken = (more = {}) => ({ ...(token ? { authorization: `Bearer ${token}` } : {}), ...more });
+
+const kept = new Map();
+
+/** Ask the API; answers about the past are kept for a while, because they are asked for again while one looks around. */
+export async function ask(path, keep = false) {
+  if (keep && kept.has(path)) return kept.get(path);
+  const answer = await fetch(`/api/v1${path}`, { headers: withToken() });
+  const data = await answer.json();
+  if (!answer.ok) throw data;
+  if (keep) {
+    if (kept.size > 300) kept.delete(kept.keys().next().value);
+    kept.set(path, data);
+  }
+  return data;
+}
+
+/** Change something. The same key makes it the same wish, however often it is sent. */
+export async function act(path, key) {
+  const answer = await fetch(`/api/v1${path}`, { method: "POST", headers: withToken({ "idempotency-key": key }) });
+  const data = await answer.json();
+  if (!answer.ok) throw data;
+  return data;
+}
+
+/** What an error is to the page. */
+export function problemOf(error) {
+  return error && error.code
+    ? error
+    : { code: "", title: "the server does not answer", cause: String(error), fix: "is `sardonyx web` still running?" };
+}
+
+let stream = null;
+let topics = "";
+
+/** Listen to these topics, whose states go to `take`. It begins again by itself when the stream breaks. */
+export function listen(wanted, take) {
+  if (stream && topics === wanted) return;
+  hush();
+  topics = wanted;
+  stream = new AbortController();
+  void follow(stream, wanted, take);
+}
+
+/** Stop listening, while the page is hidden. */
+export function hush() {
+  if (stream) stream.abort();
+  stream = null;
+}
+
+async function follow(mine, wanted, take) {
+  while (mine === stream) {
+    try {
+      await read(mine, wanted, take);
+    } catch {
+      // it broke, or the server is away
+    }
+    if (mine !== stream) return;
+    if (store.broken === null) store.broken = Date.now();
+    redraw();
+    await new Promise((done) => setTimeout(done, AGAIN));
+  }
+}
+
+/** Read one stream to its end. A browser's own `EventSource` cannot send a token. */
+async function read(mine, wanted, take) {
+  const path = `/api/v1/stream?topics=${encodeURIComponent(wanted)}`;
+  const answer = await fetch(path, { headers: withToken(), signal: mine.signal });
+  if (answer.status === 401) {
+    store.problem = await answer.json();
+    if (mine === stream) stream = null;
+  }
+  if (!answer.ok) throw new Error(String(answer.status));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    if (store.broken !== null && mine === stream) {
+      store.broken = null;
+      store.era += 1;
+      kept.clear();
+      redraw();
+    }
+    const { value, done } = await reader.read();
+    if (done || mine !== stream) return;
+    const frames = (text + value).split("\n\n");
+    text = frames.pop();
+    for (const frame of frames) {
+      const event = /^event: (.*)$/m.exec(frame);
+      if (!event) continue;
+      if (event[1] === "bye") return;
+      const { topic, data } = JSON.parse(/^data: (.*)$/m.exec(frame)[1]);
+      if (topic === "standing") store.standing = data;
+      take(topic, data, event[1] === "gone");
+    }
+    redraw();
+  }
+}

@@ -1,0 +1,148 @@
+"""What a task is like right now, in a word: the first row of a table that holds. Pure.
+
+Queues are durable, so no task presses back on the one before it: a task is late or it is not, and the word says what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sardonyx.client.views import ShownState
+from sardonyx.core.units import duration
+
+LATE = 10.0
+"""Seconds that the oldest unread row may wait before its reader counts as late."""
+STILL = 30.0
+"""Seconds without a committed row after which a task with peers and unread rows counts as stuck."""
+
+Word = Literal[
+    "done",
+    "stopped",
+    "suspended",
+    "backs off",
+    "no peer",
+    "stuck",
+    "bottleneck",
+    "behind",
+    "catches up",
+    "waits",
+    "bound",
+    "keeps up",
+    "works",
+]
+Level = Literal["ok", "warn", "bad", "info", "rest"]
+
+
+class Facts(NamedTuple):
+    """What is known of a task. None: not known."""
+
+    state: ShownState
+    bound: bool = False
+    suspended: bool = False
+    """A user has suspended its job."""
+    backing_off: bool = False
+    peers: int = 0
+    limit: int | None = None
+    """The most peers that it can take."""
+    unread: int | None = None
+    seconds: float | None = None
+    """How long its oldest unread row has waited."""
+    growth: float | None = None
+    """By how many rows a second what is unread grows; negative: it shrinks."""
+    still: float | None = None
+    """Seconds since it committed a row."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A word for a task, how serious it is, and what it means here."""
+
+    word: Word
+    level: Level
+    text: str
+
+
+def verdict(facts: Facts) -> Verdict:
+    """The first row of the table that holds."""
+    return next(Verdict(word, level, text(facts)) for word, level, holds, text in _TABLE if holds(facts))
+
+
+def drains_in(facts: Facts) -> float | None:
+    """Seconds until nothing is unread if it goes on like this; None if it does not shrink."""
+    if facts.growth is None or facts.growth >= 0 or facts.unread is None:
+        return None
+    return facts.unread / -facts.growth
+
+
+def _late(facts: Facts) -> bool:
+    return bool(facts.unread) and facts.seconds is not None and facts.seconds >= LATE
+
+
+def _grows(facts: Facts) -> bool:
+    return facts.growth is not None and facts.growth > 0
+
+
+def _deserted(facts: Facts) -> bool:
+    return facts.peers == 0 and not facts.bound and (bool(facts.unread) or facts.state == "running")
+
+
+def _waiting(facts: Facts) -> str:
+    return f"its oldest unread row has waited for {duration(facts.seconds or 0.0)}"
+
+
+def _catching_up(facts: Facts) -> str:
+    left = drains_in(facts)
+    return _waiting(facts) + ("" if left is None else f"; at this rate it has read all in {duration(left)}")
+
+
+def _rests(facts: Facts) -> str:
+    return "it has not begun" if facts.state == "pending" else "it has read all that there is"
+
+
+def _behind(facts: Facts) -> str:
+    trend = ", and more rows come than it reads" if _grows(facts) else ", and what is unread does not shrink"
+    return _waiting(facts) + ("; whether it catches up is not known yet" if facts.growth is None else trend)
+
+
+def _young(facts: Facts) -> str:
+    return "it goes on" if facts.seconds is None else "what it has not read is young"
+
+
+_Row = tuple[Word, Level, Callable[[Facts], bool], Callable[[Facts], str]]
+_TABLE: tuple[_Row, ...] = (
+    ("done", "rest", lambda f: f.state == "complete", lambda _: "it is complete"),
+    ("stopped", "rest", lambda f: f.state == "stopped", lambda _: "its job ended before it was complete"),
+    (
+        "suspended",
+        "rest",
+        lambda f: f.suspended,
+        lambda _: "a user suspended its job: it goes on from here when that is resumed",
+    ),
+    ("backs off", "warn", lambda f: f.backing_off, lambda _: "it failed, and is offered again after a pause"),
+    (
+        "bound",
+        "rest",
+        lambda f: f.bound,
+        lambda _: "no peer runs it: it is a topic in place, or fused with another task",
+    ),
+    ("no peer", "bad", _deserted, lambda _: "no virtual peer is on it"),
+    (
+        "stuck",
+        "bad",
+        lambda f: f.peers > 0 and bool(f.unread) and f.still is not None and f.still >= STILL,
+        lambda f: f"it has peers and unread rows, and has committed nothing for {duration(f.still or 0.0)}",
+    ),
+    (
+        "bottleneck",
+        "warn",
+        lambda f: _late(f) and _grows(f) and f.limit is not None and f.peers >= f.limit,
+        lambda f: f"{_waiting(f)}, more rows come than it reads, and it can take no more peers than {f.limit}",
+    ),
+    ("catches up", "info", lambda f: _late(f) and f.growth is not None and f.growth < 0, _catching_up),
+    ("behind", "warn", _late, _behind),
+    ("waits", "rest", lambda f: f.unread == 0 or (f.state == "pending" and not f.peers), _rests),
+    ("keeps up", "ok", lambda f: f.unread is not None, _young),
+    ("works", "ok", lambda _: True, lambda _: "what it has not read is not known"),
+)

@@ -1,0 +1,185 @@
+"""The pages in Chromium, on a user's report, without services: ``make test-browser``, which keeps pictures with ``SHOTS=DIR``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sardonyx.cli.daemons import ADDRESS
+from sardonyx.runtime.child_process import ChildProcess, start_child
+from tests.browser.tabs import NARROW, WIDE, Tab, browser, with_page
+from tests.waiting import until
+
+pytestmark = pytest.mark.browser
+
+REPORT = Path(__file__).parents[1] / "reports" / "a_daemon_killed_at_work.jsonl"
+JOB = "/jobs/doubles-sof2db"
+PAGES = {
+    "deployment": "/",
+    "deployment-then": "/?at=20",
+    "jobs": "/jobs",
+    "capacity": "/capacity",
+    "capacity-then": "/capacity?at=20",
+    "task-failed": "/jobs/bad?task=boom",
+    "job": JOB,
+    "job-then": f"{JOB}?at=20&task=double",
+    "job-compared": f"{JOB}?from=12&at=20",
+    "failed": "/jobs/bad?at=33",
+    "stream": f"{JOB}/stream",
+    "log": "/log",
+    "entry": "/log/31",
+    "nothing": "/jobs/nix",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChildProcess, str]]:
+    """The process that serves the report, and its address."""
+    folder = tmp_path_factory.mktemp("web")
+    command = [sys.executable, "-m", "sardonyx", "web", "--replay", str(REPORT), "--port", "0"]
+    with start_child(command, name="web", log_path=folder / "web.log") as child:
+        found = until(lambda: ADDRESS.search(child.log_tail(50)), what="the pages to be served")
+        yield child, found[0].rstrip("/")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser."""
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def tab(chromium: Any, server: tuple[ChildProcess, str]) -> Iterator[Tab]:
+    made = Tab(chromium, server[1])
+    yield made
+    assert made.trouble == []
+    made.close()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", list(PAGES))
+def test_a_page_is_whole(
+    chromium: Any, server: tuple[ChildProcess, str], name: str, scheme: str, size: dict[str, int]
+) -> None:
+    """It has a title, one main heading and a name for every control; nothing sticks out to the side; it asks only us; axe-core
+    finds nothing.
+    """
+    with_page(chromium, server[1], name, PAGES[name], scheme, size)
+
+
+def test_edges_are_drawn_with_ink(tab: Tab) -> None:
+    """Each edge of the graph has a line with a colour and a length, and each task has its box where the layout says."""
+    page = tab.open(JOB)
+    page.locator(".graph svg .way").first.wait_for(state="attached")
+    lines = page.evaluate(
+        """[...document.querySelectorAll(".graph svg .way")].map((way) =>
+        [way.getTotalLength(), getComputedStyle(way).stroke, getComputedStyle(way).strokeWidth])"""
+    )
+    assert len(lines) == 3
+    for length, colour, width in lines:
+        assert length > 50
+        assert colour not in ("none", "rgba(0, 0, 0, 0)")
+        assert float(width.removesuffix("px")) >= 2
+    boxes = [each.bounding_box() for each in page.locator(".node").all()]
+    assert len({(box["x"], box["y"]) for box in boxes}) == 4
+
+
+def test_two_entries_are_compared(tab: Tab) -> None:
+    """From the entry that is shown, with the one to which the slider goes; until it is stopped."""
+    page = tab.open("/?at=12")
+    page.get_by_role("link", name="compare from here").click()
+    page.get_by_role("heading", name="From entry 12 to entry 12").wait_for()
+    page.get_by_text("Nothing differs.").wait_for()
+    page.locator("#slider").fill("20")
+    page.get_by_role("heading", name="From entry 12 to entry 20").wait_for()
+    assert page.locator(".changes li").count() > 0
+    page.get_by_role("link", name="stop comparing with 12").click()
+    page.get_by_role("heading", name="Entry 20").wait_for()
+
+
+def test_the_keyboard_alone_leads_everywhere(tab: Tab) -> None:
+    """To the jobs, into a job, along an edge to a task, into the past and back, and to the list of keys."""
+    page = tab.open("/")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/jobs")
+    page.locator("tbody a").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{JOB}")
+    page.locator("#task-make").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.task") == "double"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**task=double")
+    page.locator("dl").first.wait_for()
+    page.keyboard.press("[")
+    page.wait_for_url("**at=*")
+    page.locator(".notice.info").wait_for()
+    page.keyboard.press("n")
+    page.wait_for_url(f"**{JOB}?task=double")
+    page.keyboard.press("Escape")
+    page.wait_for_url(f"**{JOB}")
+    page.keyboard.press("t")
+    page.locator("caption").wait_for()
+    page.keyboard.press("?")
+    page.locator("#keys").wait_for()
+
+
+def test_the_slider_puts_the_page_into_the_past(tab: Tab) -> None:
+    """The state, the title, the address and the description of the slider are those of the entry."""
+    page = tab.open(JOB)
+    page.locator("#slider").focus()
+    page.keyboard.press("Home")
+    page.get_by_text("planning", exact=True).wait_for()
+    assert page.url.endswith("at=1")
+    assert "after entry 1 " in page.title()
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_url("**at=7")
+    page.get_by_role("heading", name="Entry 7").wait_for()
+    assert "host-e368-0 is gone" in page.locator("#slider").get_attribute("aria-valuetext")
+    page.go_back()
+    page.go_forward()
+
+
+def test_a_problem_says_what_to_do(tab: Tab) -> None:
+    """A job that is not there: our code, the cause and the fix, and the way on."""
+    page = tab.open("/jobs/nix")
+    page.get_by_text("SX-JOB-UNKNOWN").wait_for()
+    assert "sardonyx job list" in page.locator("main").inner_text()
+    page.get_by_role("link", name="Jobs").click()
+    page.locator("tbody a").first.wait_for()
+
+
+def test_when_the_server_is_gone_the_page_says_so_and_greys_out(chromium: Any, tmp_path: Path) -> None:
+    """It keeps what it shows, and says since when that is not live. When the server is back, so is the page."""
+    port = 0
+
+    def serve() -> tuple[ChildProcess, str]:
+        command = [sys.executable, "-m", "sardonyx", "web", "--replay", str(REPORT), "--port", str(port)]
+        child = start_child(command, name="web", log_path=tmp_path / f"web-{port}.log")
+        return child, until(lambda: ADDRESS.search(child.log_tail(50)), what="the pages to be served")[0].rstrip("/")
+
+    child, base = serve()
+    tab = Tab(chromium, base)
+    page = tab.open(JOB)
+    page.locator(".node").first.wait_for()
+    child.signal(signal.SIGTERM)
+    child.wait(20)
+    page.locator(".notice.bad").wait_for()
+    assert "Not live since" in page.locator(".notice.bad").inner_text()
+    assert page.locator(".node").count() == 4
+    assert page.evaluate("document.documentElement.classList.contains('stale')")
+    port = int(base.rpartition(":")[2])
+    child, again = serve()
+    assert again == base
+    page.locator(".notice.bad").wait_for(state="detached")
+    tab.close()
+    child.stop()

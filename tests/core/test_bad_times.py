@@ -1,0 +1,171 @@
+"""Rows whose time is null, out of bounds or too far ahead: the input's `on_error` decides about them, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from peer.failed_records import Failed, Sorted, sort_out
+from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, sql, tumbling
+from sardonyx.core.errors import JobFailed
+from sardonyx.core.graph import Stage
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.timing import TimeSpec
+from sardonyx.testing import run_job
+from sardonyx.testing.result import JobResult
+from spark_tasks.worker import Plan, Share, read_and_run
+
+SCHEMA = "id bigint, at timestamp"
+MOMENT = datetime(2026, 11, 23, 10, 0, 30, tzinfo=UTC)
+ROWS = [{"id": n, "at": MOMENT} for n in range(7)]
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+BEYOND = pa.scalar(2**62, pa.timestamp("us", "UTC"))
+"""A time that no clock can hold, nor Python."""
+
+
+def job_of(source: Any, time: Any = "at", *, failed: bool = False, **more: Any) -> Job:
+    job = Job("j")
+    rows = job.input("in", source, time=time, **more)
+    counted = job.window("counted", tumbling("1 min"), after=rows, aggregate={"n": Count(), "last": Max("id")})
+    job.output("out", kafka("out"), after=counted)
+    if failed:
+        job.output("bad", blackhole(), after=rows.failed)
+    return job
+
+
+def source_of(kind: str, tmp_path: Path) -> Any:
+    if kind == "kafka":
+        return kafka("in", schema=SCHEMA, start="earliest", end="latest")
+    if kind == "sql":
+        return sql(f"sqlite:///{tmp_path}/db", table="t")
+    return files(str(tmp_path / "in.json"), format="json", schema=SCHEMA)
+
+
+def with_bad(*bad: int, at: Any = None) -> list[dict[str, Any]]:
+    return [{**row, "at": at} if row["id"] in bad else row for row in ROWS]
+
+
+def counts_of(result: JobResult) -> tuple[int, int, int, int]:
+    counts = result.counts("in")
+    return counts.rows_in, counts.rows_out, counts.skipped, counts.dead
+
+
+@pytest.mark.parametrize("kind", ["kafka", "files", "sql"])
+def test_a_row_without_a_time_goes_where_on_error_says(kind: str, tmp_path: Path) -> None:
+    """The other rows count; with `fail` the error names the column and the way out."""
+    rows = {"in": with_bad(2)}
+    skipped = run_job(job_of(source_of(kind, tmp_path), on_error="skip"), rows)
+    assert counts_of(skipped) == (7, 6, 1, 0)
+    assert [(row["n"], row["last"]) for row in skipped.rows("counted")] == [(6, 6)]
+    with pytest.raises(JobFailed) as raised:
+        run_job(job_of(source_of(kind, tmp_path)), rows)
+    assert raised.value.code == "SX-TIME-VALUE"
+    assert "column 'at'" in raised.value.message
+    assert 'on_error="skip"' in raised.value.fix
+    assert kind == "kafka" or "'id': 2" in raised.value.cause
+
+
+def test_letters_of_rows_from_splits_hold_the_row_and_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a row, by its number in its split: also behind other bad rows, and in any split of a batch."""
+    places: list[tuple[int, int | None]] = []
+
+    def seen(stage: Stage, sinks: Any, records: Sequence[Failed]) -> Sorted:
+        places.extend((each.origin.offset, each.origin.row) for each in records)
+        return sort_out(stage, sinks, records)
+
+    monkeypatch.setattr("peer.prepared_task.sort_out", seen)
+    table = pa.Table.from_pylist(with_bad(1, 2, 5))
+    result = run_job(job_of(source_of("files", tmp_path), on_error="dead_letter"), {"in": table}, batch_size=4)
+    letters = result.dead_letters("in")
+    assert counts_of(result) == (7, 4, 0, 3)
+    assert [each.failure.code for each in letters] == ["SX-TIME-VALUE"] * 3
+    assert [each.record for each in letters] == [{"id": n, "at": None} for n in (1, 2, 5)]
+    assert places == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_a_failed_edge_takes_rows_from_splits_without_a_time(tmp_path: Path) -> None:
+    """As it takes records of a topic."""
+    result = run_job(job_of(source_of("files", tmp_path), failed=True), {"in": with_bad(3)})
+    (row,) = result.rows("bad")
+    assert (row["task"], row["code"], row["record"]) == ("in", "SX-TIME-VALUE", '{"id":3,"at":null}')
+    assert counts_of(result)[1] == 6
+
+
+@pytest.mark.parametrize("kind", ["kafka", "files"])
+def test_a_row_too_far_ahead_is_bad(kind: str, tmp_path: Path) -> None:
+    """Else it would close all windows; `ahead` says how far is too far."""
+    source = source_of(kind, tmp_path)
+    job = job_of(source, event_time("at", ahead="1 d"), on_error="dead_letter")
+    result = run_job(job, {"in": with_bad(4, at=FAR)})
+    assert [each.failure.code for each in result.dead_letters("in")] == ["SX-TIME-AHEAD"]
+    assert counts_of(result) == (7, 6, 0, 1)
+    assert counts_of(run_job(job_of(source, on_error="skip"), {"in": with_bad(4, at=FAR)})) == (7, 7, 0, 0)
+
+
+@pytest.mark.parametrize("ahead", [None, "1 d"])
+def test_a_time_out_of_bounds_is_bad(ahead: str | None, tmp_path: Path) -> None:
+    """Also one that Python has no date for: the error shows its number."""
+    stamps = pa.array([BEYOND, pa.scalar(MOMENT, BEYOND.type)])
+    table = pa.table({"id": [0, 1], "at": stamps})
+    result = run_job(
+        job_of(source_of("files", tmp_path), event_time("at", ahead=ahead), on_error="skip"), {"in": table}
+    )
+    assert counts_of(result) == (2, 1, 1, 0)
+    error = result.error("in")
+    assert error is not None
+    assert (error.code, str(2**62) in error.message) == ("SX-TIME-VALUE", True)
+
+
+@pytest.mark.parametrize("kind", ["kafka", "files"])
+def test_whole_numbers_need_a_unit(kind: str) -> None:
+    """Without a schema `check` does not see them, so the run must not guess what they count."""
+    source = kafka("in", start="earliest", end="latest") if kind == "kafka" else files("in.parquet", format="parquet")
+    with pytest.raises(JobFailed, match=r"column 'at' of (topic|input) in holds whole numbers") as raised:
+        run_job(job_of(source), {"in": [{"id": 1, "at": 1_795_000_000}]})
+    assert raised.value.code == "SX-TIME-TYPE"
+    assert "`unit=`" in raised.value.fix
+    result = run_job(job_of(source, event_time("at", unit="s")), {"in": [{"id": 1, "at": 1_795_000_000}]})
+    assert [row["window_start"].date() for row in result.rows("counted")] == [date(2026, 11, 18)]
+
+
+def test_a_window_by_a_column_of_whole_numbers_is_refused(tmp_path: Path) -> None:
+    """The window cannot say what they count."""
+    job = Job("j")
+    rows = job.input("in", source_of("files", tmp_path), time="at")
+    job.output(
+        "out", kafka("out"), after=job.window("w", tumbling("1 min"), after=rows, time="id", aggregate={"n": Count()})
+    )
+    with pytest.raises(JobFailed) as raised:
+        run_job(job, {"in": ROWS})
+    assert raised.value.code == "SX-TIME-TYPE"
+
+
+def test_workers_call_no_function_for_rows_with_a_bad_time() -> None:
+    """The peer then reads the splits first, and judges; without a bad time the functions run where the rows are read."""
+
+    class Numbers:
+        def splits(self) -> Any: ...
+
+        def read(self, data: dict[str, Any]) -> pa.Table:
+            return pa.table({"at": pa.array(data["at"], BEYOND.type)})
+
+    task = TaskSpec(name="in", type="input", fn=f"{__name__}:never", time=TimeSpec(column="at", ahead="1 d"))
+    plan = Plan(task.name, f"{__name__}:never", None, "arrow", {})
+    now = MOMENT.timestamp()
+    for bad in (None, MOMENT + timedelta(days=3)):
+        share = Share([{"at": [MOMENT]}, {"at": [MOMENT, bad]}], False, False, task.time, now)
+        found = read_and_run(Numbers(), [plan], share)
+        assert (found.bad_times, found.rows, found.done.fault) == (True, [1, 2], None)
+    good = read_and_run(Numbers(), [plan], Share([{"at": [MOMENT]}], False, False, task.time, now))
+    assert good.done.fault is not None
+
+
+def never(rows: pa.Table) -> pa.Table:
+    raise AssertionError(f"called with {rows.num_rows} rows")

@@ -1,0 +1,361 @@
+"""A job goes on from a checkpoint of another one: its state then and its results from then on are those of a run that never
+stopped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, tumbling
+from sardonyx.core.clocks import NEVER
+from sardonyx.core.events import JobStatus, LinkFacts
+from sardonyx.core.going_back import (
+    KEPT,
+    adopted_at_end,
+    adopted_by,
+    adopting,
+    begin_of,
+    begins_after,
+    begins_of,
+    end_of,
+    last_at,
+    points_of,
+    state_topics,
+)
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition, Position, continued, of_inputs
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming import resume_problems
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import CheckpointPoint
+from sardonyx.testing.clocked import ClockedRun
+from sardonyx.testing.engine import DEPLOYMENT, Engine
+
+START = datetime(2026, 11, 26, 10, tzinfo=UTC)
+MINUTE = 60_000_000
+DELAY = 20
+PARTITIONS = 2
+
+
+def micros(at: datetime) -> int:
+    return round(at.timestamp()) * 1_000_000
+
+
+def a_job(name: str) -> Job:
+    """Windows, windows that wait for late rows, and windows of the results of both."""
+    job = Job(name, partitions=3, checkpoint_every="1 min")
+    schema = "user long, n long, at timestamp"
+    read = job.input("read", kafka("given", schema=schema, start="earliest"), time=event_time("at", delay=f"{DELAY} s"))
+    hits = job.window(
+        "hits", tumbling("90 s"), after=read, group_by="user", aggregate={"hits": Count(), "sum": Sum("n")}
+    )
+    slow = job.window(
+        "slow", tumbling("1 min"), after=read, group_by="user", aggregate={"rows": Count()}, grace="100 s"
+    )
+    seen = job.distinct("seen", after=read, by="n", within="5 min")
+    job.window(
+        "all", tumbling("5 min"), after=[hits], group_by="user", aggregate={"hits": Sum("hits"), "sum": Sum("sum")}
+    )
+    job.output("out", blackhole(), after="all")
+    job.window("waited", tumbling("7 min"), after=[slow], group_by="user", aggregate={"rows": Sum("rows")})
+    job.output("out2", blackhole(), after="waited")
+    job.output("out3", blackhole(), after=seen)
+    return job
+
+
+def rows_of(seed: int, count: int, *, strays: bool = False) -> list[tuple[int, dict[str, Any]]]:
+    """Rows with the partition of each: one each second, out of order by at most the delay. Rows of one number are in order.
+
+    ``strays``: in the end some are ten minutes late, which no task takes any more.
+    """
+    rng = random.Random(seed)
+    found: list[tuple[int, dict[str, Any]]] = []
+    for second in range(count):
+        late = 600 if strays and second > 360 and rng.random() < 0.1 else rng.randint(0, DELAY)
+        row = {
+            "user": rng.randint(0, 4),
+            "n": rng.randint(0, 300) if late <= DELAY else 1_000 + second,
+            "at": (START + timedelta(seconds=second - late)).isoformat(),
+        }
+        found.append((row["n"] % PARTITIONS, row))
+    return found
+
+
+def at_of(row: dict[str, Any]) -> int:
+    return micros(datetime.fromisoformat(row["at"]))
+
+
+def portions(rng: random.Random, rows: list[Any]) -> Iterator[list[Any]]:
+    at = 0
+    while at < len(rows):
+        size = rng.randint(1, 60)
+        yield rows[at : at + size]
+        at += size
+
+
+def job_run(spec: JobSpec) -> ClockedRun:
+    return ClockedRun(spec, topics={"read": PARTITIONS}, batch_size=50)
+
+
+def feed(run: ClockedRun, rows: list[tuple[int, dict[str, Any]]], rng: random.Random, *, crashes: bool = True) -> None:
+    """Give rows in portions; now and then a peer crashes."""
+    for portion in portions(rng, rows):
+        for number in range(PARTITIONS):
+            own = [row for partition, row in portion if partition == number]
+            if own:
+                run.give("read", own, number)
+        if crashes and rng.random() < 0.3:
+            run.crash(rng.choice(["read", "hits", "slow", "all", "seen"]))
+
+
+def engine_of(run: ClockedRun) -> Engine:
+    return run._engine
+
+
+def resumed(before: ClockedRun, spec: JobSpec, point: CheckpointPoint | None = None) -> ClockedRun:
+    """A run of another job that goes on from a checkpoint of a run, or where it stands (None). Its topics hold what those of the
+    earlier one hold.
+    """
+    old = engine_of(before)
+    run = job_run(spec)
+    new = engine_of(run)
+    topics = state_topics(old.graph)
+    if point is None:
+        end = end_of(old.graph, held(before))
+        assert end is not None
+        positions = {
+            stage.name: {t: list(map(int, row)) for t, row in of_inputs(stage, held(before)[stage.name]).items()}
+            for stage in old.graph.stages
+        }
+        facts = continued(new.graph, new.facts, positions)
+        new.facts = adopting(new.graph, facts, adopted_at_end(end, topics), None, end.clocks)
+    else:
+        facts = continued(new.graph, new.facts, begins_of(point, old.graph, old.facts))
+        new.facts = adopting(new.graph, facts, adopted_by(point, topics), point.at, {})
+    kept = {"given", *topics.values()}
+    for place in old.topics.places():
+        if place.topic in kept:
+            for message in old.topics.read(place):
+                new.topics.append(place, message.stored_value, message.stored_key, message.stored_headers)
+    return run
+
+
+def held(run: ClockedRun) -> dict[str, dict[Partition, Position | None]]:
+    """What a run has committed."""
+    return {
+        task.stage.name: {
+            Partition(link.topic, number): task.positions.get(Partition(link.topic, number))
+            for link in task.stage.ingress
+            for number in range(engine_of(run).facts[link.name].partitions)
+        }
+        for task in engine_of(run).tasks.values()
+    }
+
+
+def results(run: ClockedRun, task: str) -> Counter[Any]:
+    return Counter(tuple(sorted((k, str(v)) for k, v in row.items())) for row in run.rows(task))
+
+
+GRACE = {"hits": 0, "slow": 100_000_000, "all": 0, "waited": 0}
+
+
+def closing_after(given: Counter[Any], time: int, grace: int) -> Counter[Any]:
+    """The results of the windows that were open when the clock of their task stood at a time."""
+    found = Counter(given)
+    for row in given:
+        if micros(datetime.fromisoformat(dict(row)["window_end"])) + grace <= time:
+            del found[row]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_goes_on_as_if_it_had_never_stopped(seed: int) -> None:
+    """From a checkpoint that a killed job has kept, windows give the results that a run gives which was never stopped, from that
+    time on; and a task that goes by the order of rows those that it gives when the rows before that time come first. Peers crash
+    before and after.
+    """
+    rng = random.Random(seed)
+    rows = rows_of(seed, 600)
+    cut = rng.randint(300, 550)
+    spec = a_job("before").spec()
+    with closing(job_run(spec)) as stopped, closing(job_run(spec)) as whole:
+        feed(stopped, rows[:cut], rng)
+        points = points_of(engine_of(stopped).graph, held(stopped))
+        assert points, "no checkpoint is complete"
+        point = rng.choice(points)
+        feed(whole, rows, random.Random(0), crashes=False)
+        whole.end()
+        with closing(resumed(stopped, replace(spec, name="after"), point)) as again:
+            feed(again, rows[cut:], rng)
+            again.end()
+            for task, grace in GRACE.items():
+                assert results(again, task) == closing_after(results(whole, task), point.at, grace), (task, point)
+            found = results(again, "seen")
+    with closing(job_run(spec)) as parted:
+        feed(parted, [each for each in rows if at_of(each[1]) < point.at], random.Random(0), crashes=False)
+        before = results(parted, "seen")
+        feed(parted, [each for each in rows if at_of(each[1]) >= point.at], random.Random(0), crashes=False)
+        parted.end()
+        assert found == results(parted, "seen") - before
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("every", ["1 min", None])
+def test_a_stopped_job_and_the_next_one_give_what_one_gives(seed: int, every: str | None) -> None:
+    """All of it: the open windows of the one close in the other, with the rows of both, and what one has seen is known to the
+    other. What is late for the one is late for the other. Peers crash.
+    """
+    rng = random.Random(seed)
+    rows = rows_of(seed, 500, strays=True)
+    cut = rng.randint(50, 480)
+    spec = replace(a_job("before").spec(), checkpoint_every=every)
+    with closing(job_run(spec)) as stopped, closing(job_run(spec)) as whole:
+        feed(stopped, rows[:cut], rng)
+        feed(whole, rows, random.Random(0), crashes=False)
+        whole.end()
+        with closing(resumed(stopped, replace(spec, name="after"))) as again:
+            feed(again, rows[cut:], rng)
+            again.end()
+            for task in (*GRACE, "seen"):
+                assert results(stopped, task) + results(again, task) == results(whole, task), task
+
+
+def test_no_row_of_a_time_stands_before_where_it_is_read_from(seed: int) -> None:
+    """Whatever was thinned out. And what is read for a checkpoint of the past is not much more than what came since, however long
+    the partition is.
+    """
+    rng = random.Random(seed)
+    every, seen, begins, times = 60, NEVER, None, list[int]()
+    while len(times) < 20_000:
+        before, began = seen, len(times)
+        times += [began + n + rng.randint(-100, 100) for n in range(rng.randint(1, 20))]
+        seen = max(before, *times[began:])
+        begins = begins_after(begins, began, (before, seen), every)
+        if rng.random() < 0.05 and begins is not None:
+            time = rng.randrange(0, seen)
+            begin = begin_of(begins, time) or 0
+            assert all(each < time for each in times[:begin])
+            assert len(begins) <= KEPT
+            assert Position.read(7, Position(7, begins=begins).metadata()).begins == begins
+    back = {age: len(times) - (begin_of(begins, seen - age) or 0) for age in (500, 2_000, 8_000)}
+    assert all(read < 4 * age for age, read in back.items()), back
+
+
+def test_what_is_not_known_begins_where_the_job_did() -> None:
+    """A partition without a fitting offset, and one that was added while the job ran."""
+    spec = a_job("j").spec()
+    graph = graph_of(spec, DEPLOYMENT, "j")
+    facts = {link.name: LinkFacts(3, start=[5, 6, 7] if link.kind == "input" else None) for link in graph.links}
+    point = CheckpointPoint(60 * MINUTE, {"read": {"given": [None, 9, 8, None]}})
+    assert begins_of(point, graph, facts) == {"read": {"given": [5, 9, 8, 0]}}
+    assert last_at([point], 60 * MINUTE - 1) is None
+    assert last_at([point, replace(point, at=61 * MINUTE)], 62 * MINUTE).at == 61 * MINUTE
+
+
+def test_a_job_whose_positions_are_gone_has_no_checkpoint() -> None:
+    """Neither has one of which a task has committed nothing, nor one without `checkpoint_every`."""
+    spec = a_job("j").spec()
+    graph = graph_of(spec, DEPLOYMENT, "j")
+    assert points_of(graph, {}) == []
+    nothing = {stage.name: {Partition(link.topic, 0): None for link in stage.ingress} for stage in graph.stages}
+    assert points_of(graph, nothing) == []
+    assert points_of(graph_of(replace(spec, checkpoint_every=None), DEPLOYMENT, "j"), nothing) == []
+
+
+def changed(spec: JobSpec, task: str, **fields: Any) -> JobSpec:
+    catalog = [replace(each, **fields) if each.name == task else each for each in spec.catalog]
+    return replace(spec, catalog=catalog)
+
+
+SPEC = a_job("old").spec()
+WINDOW = SPEC.task("hits").window
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (SPEC, ""),
+        (changed(SPEC, "hits", batch_size=7), ""),
+        (replace(SPEC, checkpoint_every="30 s"), ""),
+        (replace(SPEC, checkpoint_every="7 min"), "is none of the new job"),
+        (replace(SPEC, checkpoint_every=None), "is none of the new job"),
+        (replace(SPEC, partitions=4), "has no place in the new job"),
+        (changed(SPEC, "hits", group_by=["n"]), "has no place in the new job"),
+        (changed(SPEC, "hits", window=None, fn="m:f"), "has no place in the new job"),
+        (changed(SPEC, "read", time=replace(SPEC.task("read").time, column="n", unit="s")), "from elsewhere"),
+        (changed(SPEC, "read", time=replace(SPEC.task("read").time, kind="wall")), "no times that they keep"),
+        (changed(SPEC, "read", time=None), "no times that they keep"),
+        (changed(SPEC, "all", window=replace(SPEC.task("all").window, time="n")), "has no place in the new job"),
+        (changed(SPEC, "hits", window=replace(WINDOW, emit="changes")), "before its windows close"),
+        (changed(SPEC, "read", options={**SPEC.task("read").options, "topic": "other"}), "reads topic given"),
+    ],
+)
+def test_what_cannot_go_on_from_a_checkpoint_says_why(spec: JobSpec, says: str) -> None:
+    """A state without a place, rows whose times do not say whether they are in the checkpoint, results that would be missing."""
+    marks = {name: [(3, 0, 0)] * 3 for name in ("hits", "slow", "seen", "all", "waited")}
+    point = CheckpointPoint(60 * MINUTE, {"read": {"given": [1, 2]}}, marks)
+    before = Predecessor(SPEC, "killed", checkpoints=[point])
+    found = list(resume_problems("old-1", before, spec, 61 * MINUTE))
+    assert any(says in each.problem for each in found) if says else found == []
+    assert all(each.cause and each.fix for each in found)
+
+
+@pytest.mark.parametrize("status", ["running", "killed"])
+def test_rows_are_worked_once_more_beside_any_job(status: JobStatus) -> None:
+    """Also beside one that runs, or that another one goes on from; but with all the states that it has, and no other."""
+    marks = {name: [(3, 0, 0)] * 3 for name in ("hits", "slow", "seen", "all", "waited")}
+    before = Predecessor(SPEC, status, links_gone=False, resumed_by="x-1")
+    point = CheckpointPoint(60 * MINUTE, {}, marks)
+    assert list(resume_problems("old-1", before, SPEC, replays=point)) == []
+    fewer = CheckpointPoint(60 * MINUTE, {}, {"hits": marks["hits"]})
+    found = list(resume_problems("old-1", before, SPEC, replays=fewer))
+    assert [each.task for each in found if "has no place" in each.problem] == ["slow", "seen", "all", "waited"]
+    changed_since = before._replace(spec=changed(SPEC, "seen", relation=None, fn="m:f"))
+    found = list(resume_problems("old-1", changed_since, SPEC, replays=point))
+    assert [each.task for each in found] == ["seen"]
+    for known in (None, before._replace(refused=True)):
+        (problem,) = resume_problems("old-1", known, SPEC, replays=point)
+        assert problem.failure("old-1").code == "SX-JOB-REPLAY"
+        assert "submit a job" in problem.fix
+    failure = found[0].failure("old-1", "new-1")
+    assert failure.message.startswith("job old-1 cannot be replayed with its states: ")
+    assert (failure.code, failure.fix) == ("SX-JOB-REPLAY", "replay it without `--with-state`")
+
+
+def test_a_task_by_another_time_than_the_inputs_cannot_go_back() -> None:
+    """A row could be before the checkpoint by the one, and after it by the other. Nor can an input that is no topic."""
+    other = changed(SPEC, "all", window=replace(SPEC.task("all").window, time="n"))
+    point = CheckpointPoint(60 * MINUTE, {"read": {"given": [1, 2]}}, {name: [(3, 0, 0)] * 3 for name in GRACE})
+    found = resume_problems("old-1", Predecessor(other, "stopped", checkpoints=[point]), other, 60 * MINUTE)
+    assert any("goes by another time" in each.problem for each in found)
+    files = changed(SPEC, "read", connector="generator", options={})
+    found = resume_problems("old-1", Predecessor(files, "stopped", checkpoints=[point]), files, 60 * MINUTE)
+    assert any("cannot be read again" in each.problem for each in found)
+
+
+@pytest.mark.parametrize(
+    ("known", "problem", "code"),
+    [
+        (Predecessor(SPEC, "running", links_gone=False), "it is running", "SX-JOB-RESUME"),
+        (Predecessor(SPEC, "killed", resumed_by="x-1"), "x-1 has resumed it", "SX-JOB-RESUME"),
+        (Predecessor(SPEC, "killed", resumed_by="?", successor_ended=True), "from a backup", "SX-JOB-RESUME"),
+        (
+            Predecessor(SPEC, "killed", resumed_by="x-1", successor_ended=True),
+            "it has no checkpoint",
+            "SX-CHECKPOINT-UNKNOWN",
+        ),
+    ],
+)
+def test_only_an_ended_job_that_no_other_one_goes_on_from(known: Predecessor, problem: str, code: str) -> None:
+    """One whose successor has ended can be gone back to once more."""
+    first = next(resume_problems("old-1", known, SPEC, 60 * MINUTE))
+    assert problem in first.problem
+    assert first.failure("old-1").code == code

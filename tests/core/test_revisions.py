@@ -1,0 +1,100 @@
+"""Who has changed a job, when and what, as the log says."""
+
+from __future__ import annotations
+
+import re
+
+from scenario_runner import World, spec_of
+
+from coordinator.core.state import new_state
+from coordinator.history.revisions import RevisionMade, revisions_of
+from sardonyx.cli.history_text import revision_lines
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import JobChanged, LinksFailed
+
+TEXT = "read -> write, read -> keep -> log; read never ends; 2 partitions"
+WIDER = "read -> write, read -> keep -> log, keep -> more; read never ends; 2 partitions"
+
+
+def begun() -> World:
+    world = World()
+    for sentence in (
+        f"copy is submitted: {TEXT}",
+        "the links of copy are made",
+        "4 peers are born",
+        "the offers are acked",
+    ):
+        world.say(sentence)
+    return world
+
+
+def made(world: World) -> list[RevisionMade]:
+    return revisions_of("copy", new_state("test"), world.log)
+
+
+def lines(world: World) -> list[str]:
+    """Without the time of the day."""
+    return [re.sub(r"  \d\d\S*( \d\S*)?  ", "  ", line) for each in made(world) for line in revision_lines(each)]
+
+
+def test_a_job_that_was_never_changed_has_no_changes() -> None:
+    """Nor has one that is not there."""
+    assert made(begun()) == []
+    assert revisions_of("other", new_state("test"), begun().log) == []
+
+
+def test_each_change_says_what_it_was_and_when_it_took_over() -> None:
+    """Tasks that came, went and were changed, those that went on, and the offsets from which it works. What is not taken in is no
+    change.
+    """
+    world = begun()
+    known = world.state.jobs["copy"]
+    wider = JobChanged(at=1.0, job="copy", spec=spec_of("copy", WIDER), revision=1, same=["write", "keep"], by="ada")
+    world.deliver(wider)
+    world.deliver(wider)  # it is being changed
+    assert [each.done for each in made(world)] == [None]
+    assert lines(world)[-1] == "  not made yet"
+    for sentence in ("3 s pass", "the peers that are to give their tasks up do", "the new links of copy are made"):
+        world.say(sentence)
+    (found,) = made(world)
+    assert (found.revision, found.by, found.added, found.went_on) == (2, "ada", ["more"], ["write"])
+    assert (found.removed, found.changed, found.code, found.given_up) == ([], ["keep"], False, False)
+    assert found.done == world.now
+    world.say("the offers are acked")
+    world.say(f"copy becomes: {TEXT}, without more")
+    found = made(world)[1]
+    assert (found.revision, found.removed, found.went_on) == (3, ["more"], [])
+    assert known.revision == 2
+    assert lines(world)[0] == "revision 2  entry 11 by ada: added more; changed keep"
+    assert "write went on meanwhile" in lines(world)[1]
+
+
+def test_a_change_that_is_given_up_says_why() -> None:
+    """Kafka has refused it, or its job has ended."""
+    world = begun()
+    world.say(f"copy becomes: {WIDER}")
+    for sentence in ("1 s pass", "the peers that are to give their tasks up do"):
+        world.say(sentence)
+    world.deliver(LinksFailed(at=5.0, job="copy", error=Failure("SX-TEST", "no such topic"), revision=2))
+    world.say(f"copy becomes: {WIDER}")
+    world.say("copy is killed")
+    first, second = made(world)
+    assert (first.given_up, first.error, second.given_up, second.error) == (
+        True,
+        Failure("SX-TEST", "no such topic"),
+        True,
+        None,
+    )
+    assert "no such topic" in lines(world)[1]
+    assert lines(world)[3] == "  given up"
+
+
+def test_offsets_from_which_a_version_works() -> None:
+    """By task and topic; a partition of which nothing was read has none. A task that is removed works no more from there on."""
+    since: dict[str, dict[str, list[int | None]]] = {"work": {"orders": [4711, None, 0]}, "old": {"given": [3]}}
+    found = RevisionMade(revision=2, n=7, at=0.0, done=1.5, removed=["old"], since=since, code=True)
+    assert revision_lines(found)[0].endswith("entry 7: removed old; other code")
+    assert revision_lines(found)[-2:] == [
+        "  task work works by it from offsets {0: 4711, 2: 0} of topic orders",
+        "  task old that is removed had read up to offsets {0: 3} of topic given",
+    ]

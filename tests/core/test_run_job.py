@@ -1,0 +1,39 @@
+"""Errors of tasks in `run_job`: each fails the job, as on a cluster."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sardonyx import Count, Job, blackhole, everything, files, generator
+from sardonyx.core.errors import JobFailed
+from sardonyx.testing import run_job
+
+
+def job_of(path: Path, *, counted: bool) -> Job:
+    job = Job("j")
+    rows = job.input("in", files(str(path), format="parquet"))
+    after = job.window("w", everything(), after=rows, aggregate={"n": Count()}) if counted else rows
+    job.output("out", blackhole(), after=after)
+    return job
+
+
+def test_a_row_too_large_for_a_message_fails_the_job(tmp_path: Path) -> None:
+    """At the link that would carry it, and not where an input reads it: its window may count it."""
+    rows = [{"text": random.Random(1).randbytes(1_000_000).hex()}] * 2
+    with pytest.raises(JobFailed) as raised:
+        run_job(job_of(tmp_path, counted=False), {"in": rows})
+    assert (raised.value.code, raised.value.where["task"]) == ("SX-RECORD-TOO-LARGE", "in")
+    assert [row["n"] for row in run_job(job_of(tmp_path, counted=True), {"in": rows}).rows()] == [2]
+
+
+def test_a_file_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
+    """The error of the input is that of the job, with the task. Only without any rows given is the place checked before."""
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")
+    job = job_of(tmp_path, counted=True)
+    job.output("out2", blackhole(), after=job.input("given", generator(1)))
+    with pytest.raises(JobFailed) as raised:
+        run_job(job, {"given": [{"n": 1}]})
+    assert (raised.value.code, raised.value.where["task"]) == ("SX-INPUT-UNREADABLE", "in")

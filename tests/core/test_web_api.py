@@ -1,0 +1,315 @@
+"""The API on logs, without services: what it answers, and that its contract only grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from web_site import EVENTS, REPORT, Running, Site, file_like, of_report
+
+from coordinator.core.explain import explain
+from coordinator.history.export import LogFile
+from coordinator.history.timeline import TimelineEvent
+from sardonyx.cli.web_commands import words
+from sardonyx.client.policy import policy_of
+from sardonyx.client.views import JobView, Why
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import AnyEvent, Evicted, PeerBorn, TaskFailed
+from sardonyx.web.api import ADDRESSES, Api, LogQuery
+from sardonyx.web.capacity import Capacity
+from sardonyx.web.graph_view import GraphView
+from sardonyx.web.openapi import document
+from sardonyx.web.overview import ClusterOverview, JobOverview
+from sardonyx.web.sight import Sample
+from sardonyx.web.source import FileSource
+
+CONTRACT = Path(__file__).parent / "openapi.v1.json"
+
+
+@pytest.fixture(scope="module")
+def report() -> Site:
+    return of_report()
+
+
+# What it answers
+
+
+def test_every_address_answers_with_what_the_contract_says(report: Site) -> None:
+    """On a user's report, without services; a job may be named by its name."""
+    needed = {"/log/find": "?at=1795270080", "/log/diff": "?from=3&to=20", "/log/film": "?from=3&to=20"}
+    for address in ADDRESSES:
+        path = address.path.replace("{job}", "doubles").replace("{n}", "12")
+        answer = report.get(f"/api/v1{path}" + needed.get(path, ""))
+        if path.endswith("/batches"):
+            assert report.get(f"/api/v1{path.replace('{task}', 'double')}").json(address.answer).problem
+            continue
+        if address.asks and path != "/log/film":  # a file holds no rows, and says so
+            assert (answer.status, answer.json()["code"]) == (403, "SX-WEB-ROWS")
+            continue
+        assert answer.status == 200, (path, answer.body)
+        answer.json(address.answer)
+
+
+def test_a_job_is_what_job_show_prints(report: Site) -> None:
+    """The same object, field by field, and the same reasons and timeline as in the past that it stands for."""
+    book = report_book()
+    view = report.get("/api/v1/jobs/doubles-sof2db").json(JobView)
+    assert view.status == "completed"
+    assert [task.rows_in for task in view.tasks] == [2_000_000] * 4
+    why = report.get("/api/v1/jobs/doubles-sof2db/explain?at=20").json(Why)
+    assert why.explanation == explain(book.at(20), "doubles-sof2db")
+    assert why.explanation.reasons[0].code == "task-full"
+    timeline = report.get("/api/v1/jobs/doubles-sof2db/timeline").json(list[TimelineEvent])
+    assert [item.n for item in timeline] == [7, 8]
+
+
+def report_book() -> Any:
+    with REPORT.open("rb") as file:
+        return FileSource(LogFile(file, REPORT.name), str(REPORT), words()).book
+
+
+def test_any_page_can_be_asked_for_at_any_entry(report: Site) -> None:
+    """What was not recorded then is unknown, never what it became later."""
+    for n in range(43):
+        report.get(f"/api/v1/cluster?at={n}").json(ClusterOverview)
+        found = report.get(f"/api/v1/jobs/doubles/overview?at={n}")
+        if n == 0:
+            assert found.status == 404
+            continue
+        view = found.json(JobOverview)
+        assert view.n == n
+        assert view.lags is None
+        assert all(edge.records is None and edge.seconds is None for edge in view.graph.edges)
+        complete = {task.name for task in view.job.tasks if task.state == "complete"}
+        assert all(task.rows_in is None or task.rows_in == 0 or task.name in complete for task in view.job.tasks)
+    at_work = report.get("/api/v1/jobs/doubles/overview?at=6").json(JobOverview)
+    assert at_work.job.status == "running"
+    assert at_work.timeline == []
+
+
+def test_the_log_comes_in_pages_whose_cursors_are_entries(report: Site) -> None:
+    """Following `next` gives each entry once, in either order, and with filters."""
+    for first in ("/api/v1/log?limit=5", "/api/v1/log?limit=5&order=asc", "/api/v1/log?limit=2&job=bad-wg2vme"):
+        address, seen = first, []
+        while address:
+            page = report.get(address).json()
+            seen += [line["n"] for line in page["items"]]
+            address = page["next"]
+        assert len(seen) == len(set(seen))
+        assert sorted(seen, reverse="asc" not in first) == seen
+        assert seen == list(range(1, 43)) if "asc" in first else seen
+    deaths = report.get("/api/v1/log?kind=died").json()["items"]
+    assert {line["kind"] for line in deaths} == {"died"}
+    assert report.get("/api/v1/log?mark=incident").json()["items"][-1]["n"] == 7
+
+
+def test_an_entry_tells_what_it_changed(report: Site) -> None:
+    """As `log show N --json`, and in words."""
+    entry = report.get("/api/v1/log/7").json()
+    assert entry["kind"] == "died"
+    assert entry["lines"][0] == "peer host-e368-0: active on doubles-sof2db/make, slot 0 (assignment 3) -> not there"
+    assert entry["changes"][0]["path"] == "/peer-state/host-e368-0"
+
+
+def test_a_time_is_turned_into_an_entry_and_the_scale_shows_all(report: Site) -> None:
+    """The scale holds each entry in a bucket, and what stands out."""
+    assert report.get("/api/v1/log/find?at=1795270080").json()["n"] == 6
+    scale = report.get("/api/v1/log/scale?buckets=10").json()
+    assert sum(scale["buckets"]) == 42
+    assert {"n": 7, "what": "incident"}.items() <= next(mark for mark in scale["marks"] if mark["n"] == 7).items()
+    only = report.get("/api/v1/log/scale?job=bad-wg2vme").json()["marks"]
+    assert {mark["n"] for mark in only} < {mark["n"] for mark in scale["marks"]}
+
+
+def test_the_scale_is_that_of_the_log_as_it_is_now() -> None:
+    """It is made once for all who ask, and again when the log has grown."""
+    source = file_like(EVENTS[:4])
+    site = Site(source)
+    assert site.get("/api/v1/log/scale").json()["last"] == 4
+    source.book.take(5, EVENTS[4])
+    assert site.get("/api/v1/log/scale").json()["last"] == 5
+
+
+def test_a_page_of_a_long_log_says_where_to_go_on_though_nothing_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter that fits nothing does not make one question read everything."""
+    monkeypatch.setattr("sardonyx.web.api.SCANNED", 3)
+    api = Api(file_like(EVENTS))
+    page = api.log(LogQuery(peer="nix"), {})
+    assert (page.items, page.next) == ([], "/api/v1/log?order=desc&peer=nix&limit=100&before=6")
+    page = api.log(LogQuery(kind="leave"), {})  # known to be nowhere
+    assert (page.items, page.next) == ([], None)
+
+
+def test_an_answer_that_has_not_changed_is_not_sent_again(report: Site) -> None:
+    """The tag is made from the answer itself: a deployment that begins anew has the same numbers for other entries."""
+    first = report.get("/api/v1/cluster?at=7")
+    again = report.get("/api/v1/cluster?at=7", {"if-none-match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert report.get("/api/v1/cluster?at=8").headers["etag"] != first.headers["etag"]
+
+
+def test_two_moments_are_compared_in_words_and_as_data() -> None:
+    """Peers by state, jobs, tasks with their slots, and queues; of one job only what concerns it; without secrets."""
+    api = Api(file_like(EVENTS))
+    address = next(each for each in ADDRESSES if each.path == "/log/diff")
+    found = json.loads(api.answer(address, {"from": "1", "to": "4"}, {}))
+    assert (found["from"], found["to"], found["left_out"]) == (1, 4, 0)
+    assert (found["from_at"], found["to_at"]) == (10.0, 13.0)
+    assert (found["peers_before"], found["peers_after"]) == ({"idle": 1}, {"active": 1})
+    texts = [each["text"] for each in found["changes"] if each["text"]]
+    assert texts == [
+        "job j-1: running, links made",
+        "task j-1/read: running, peers a",
+        "task j-1/write: pending",
+        "peer a: idle -> active on j-1/read, slot 0 (assignment 3)",
+    ]
+    assert "hunter22" not in json.dumps(found)
+    by_path = {each["path"]: each for each in found["changes"]}
+    assert by_path["/peer-state/a"]["before"]["state"] == "idle"
+    back = json.loads(api.answer(address, {"from": "4", "to": "1"}, {}))
+    assert {each["path"]: each["after"] for each in back["changes"]} == {
+        path: each["before"] for path, each in by_path.items()
+    }
+    two = json.loads(api.answer(address, {"from": "4", "to": "6", "job": "j-1", "limit": "1"}, {}))
+    assert [len(two["changes"]), two["left_out"]] == [1, 3]
+    other = json.loads(api.answer(address, {"from": "4", "to": "6", "job": "k"}, {}))
+    assert other["changes"] == []
+
+
+# What runs now
+
+
+def test_rows_and_lags_of_now_are_those_that_kafka_told_last() -> None:
+    """And Kafka is asked about a job only because its page was asked for, and never for a past moment."""
+    source = Running(EVENTS[:4])
+    site = Site(source)
+    view = site.get("/api/v1/jobs/j/overview").json(JobOverview)
+    assert (view.lags, view.sampled_at, view.every) == (None, None, 2.0)
+    counted = [msgspec.structs.replace(task, rows_in=70, rows_out=60) for task in view.job.tasks]
+    source.said.add(Sample(at=14.0, view=msgspec.structs.replace(view.job, tasks=counted), lags=[]))
+    again = site.get("/api/v1/jobs/j/overview").json(JobOverview)
+    assert (again.job.task("read").rows_in, again.graph.nodes[0].rows_in, again.sampled_at) == (70, 70, 14.0)
+    source.asked.clear()
+    past = site.get("/api/v1/jobs/j/overview?at=3").json(JobOverview)
+    assert past.job.task("read").rows_in in (None, 0)
+    site.get("/api/v1/cluster")
+    assert source.asked == []
+
+
+def test_what_stands_still_needs_attention_the_weightiest_first() -> None:
+    """A job without peers, and a deployment without a leader, each with a command that would help."""
+    site = Site(Running(EVENTS[:5], leader=None))
+    view = site.get("/api/v1/cluster").json(ClusterOverview)
+    assert [(each.code, each.level, each.help) for each in view.attention] == [
+        ("no-live-peers", "bad", "sardonyx peer"),
+        ("not-led", "bad", "sardonyx coordinator"),
+    ]
+    assert view.attention[0].job == "j-1"
+    why = site.get("/api/v1/jobs/j/overview").json(JobOverview)
+    assert [reason.code for reason in why.reasons if reason.holds] == ["not-led", "no-live-peers"]
+    led = Site(Running(EVENTS[:4]))
+    assert led.get("/api/v1/cluster").json(ClusterOverview).attention == []
+
+
+def test_several_deaths_on_one_machine_need_attention_and_evictions_do_not() -> None:
+    """A peer that a user evicted, or that left, died of that."""
+    born: list[AnyEvent] = [PeerBorn(at=1.0, peer=f"p{n}", host="h2") for n in range(3)]
+    gone = EVENTS[4]
+    died = [msgspec.structs.replace(gone, at=5.0, peer=f"p{n}") for n in range(3)]
+    told = Site(file_like([*born, *died])).get("/api/v1/cluster").json(ClusterOverview).attention
+    assert [each.text for each in told] == ["3 virtual peers of h2 died within 10 min"]
+    evicted: list[AnyEvent] = [Evicted(at=3.0, peer=f"p{n}") for n in range(3)]
+    assert not Site(file_like([*born, *evicted, *died])).get("/api/v1/cluster").json(ClusterOverview).attention
+
+
+def test_a_graph_is_drawn_for_a_task_that_fails() -> None:
+    """The verdict of the task and of the edge into it says so."""
+    failed = TaskFailed(
+        at=14.0, peer="a", assignment=3, error=SardonyxError("SX-TEST", "broke").to_failure(), fatal=False
+    )
+    graph = Site(Running([*EVENTS[:4], failed])).get("/api/v1/jobs/j/graph").json(GraphView)
+    assert [node.verdict.word for node in graph.nodes] == ["backs off", "waits"]
+    assert graph.nodes[0].failures == 1
+
+
+def test_capacity_is_what_cluster_policy_prints() -> None:
+    """Shares of each running job, who waits for how many peers and why, and the peers by their tags; also in the past."""
+    born: list[AnyEvent] = [PeerBorn(at=9.0, peer=f"p{n}", host="h2", tags=frozenset({"gpu"})) for n in range(2)]
+    source = Running([*EVENTS[:5], *born])
+    found = Site(source).get("/api/v1/capacity").json(Capacity)
+    policy = policy_of(source.book.state)
+    assert (found.scheduler, found.peers, found.idle) == (policy.scheduler, 2, 0)  # both were offered the task at once
+    assert [(kind.tags, kind.peers, kind.idle) for kind in found.kinds] == [(["gpu"], 2, 0)]
+    (line,) = found.jobs
+    (share,) = policy.jobs
+    assert {name: getattr(line, name) for name in share.__struct_fields__} == msgspec.structs.asdict(share)
+    assert (line.name, line.most) == ("j", 4)
+    without = Site(source).get("/api/v1/capacity?at=5").json(Capacity)
+    assert (without.jobs[0].waits_for, without.jobs[0].why) == (
+        1,
+        "there is no virtual peer at all; is a peer daemon running?",
+    )
+    assert without.kinds == []
+
+
+# The contract
+
+
+def test_the_contract_only_grows() -> None:
+    """Within v1 no address, parameter, field or value goes, and no parameter becomes required.
+
+    What was added is written down with `pytest tests/core/test_web_api.py --rewrite`; read the difference before you commit it.
+    """
+    kept, now = json.loads(CONTRACT.read_text("utf-8")), json.loads(json.dumps(document()))
+    assert missing(kept["paths"], now["paths"], "paths") == []
+    assert missing(kept["components"], now["components"], "components") == []
+    for path, found in now["paths"].items():
+        for method, operation in found.items():
+            known = {each["name"]: each for each in kept["paths"].get(path, {}).get(method, {}).get("parameters", ())}
+            for each in operation["parameters"]:
+                assert (
+                    not each.get("required")
+                    or each["in"] == "path"
+                    or not known
+                    or known.get(each["name"], {}).get("required")
+                )
+
+
+def test_the_contract_is_written_down(request: pytest.FixtureRequest) -> None:
+    """The file in the repository is the document that is served."""
+    text = json.dumps(document(), indent=1, sort_keys=True) + "\n"
+    if request.config.getoption("--rewrite"):
+        CONTRACT.write_text(text, "utf-8")
+    assert CONTRACT.read_text("utf-8") == text
+
+
+NAMED = {"description", "summary", "title", "version", "default"}
+"""What may change."""
+
+
+def missing(old: Any, new: Any, where: str) -> list[str]:
+    """What stands in ``old`` and not in ``new``. Lists are compared as sets: they hold names, enum values and alternatives."""
+    if isinstance(old, dict):
+        if not isinstance(new, dict):
+            return [where]
+        return [
+            gone
+            for key, value in old.items()
+            if key not in NAMED
+            for gone in ([f"{where}.{key}"] if key not in new else missing(value, new[key], f"{where}.{key}"))
+        ]
+    if isinstance(old, list):
+        return [f"{where}: {each}" for each in old if not any(missing(each, other, "") == [] for other in new)]
+    return [] if old == new else [f"{where}: {old} is {new}"]
+
+
+def test_a_change_of_the_contract_is_seen() -> None:
+    """The comparison finds what goes and what changes, and lets pass what comes."""
+    old = {"a": {"enum": ["x", "y"], "type": "string", "description": "one"}}
+    assert missing(old, {"a": {"enum": ["y", "x", "z"], "type": "string", "description": "two"}, "b": 1}, "") == []
+    assert missing(old, {"a": {"enum": ["x"], "type": "string"}}, "") == [".a.enum: y"]
+    assert missing(old, {"a": {"enum": ["x", "y"], "type": "integer"}}, "") == [".a.type: string is integer"]
+    assert missing(old, {}, "") == [".a"]
