@@ -391,6 +391,8 @@ HISTORIES: dict[str, tuple[Callable[[Play], None], dict[str, float]]] = {
     "9": (joined_and_died, {}),
     "10": (next_peer_seals, {}),
 }
+GATE = ("4", "5b", "6b", "10")
+"""Those that `make test` plays, each with its leader killed: as many as are played at a time."""
 
 
 def failpoint_for(number: int, seed: int) -> str:
@@ -432,7 +434,11 @@ def plays(
 @pytest.mark.parametrize(
     "what",
     [
-        pytest.param((number, killed), id=f"{name}-leader-killed" if killed else name)
+        pytest.param(
+            (number, killed),
+            id=f"{name}-leader-killed" if killed else name,
+            marks=pytest.mark.gate if killed and name in GATE else (),
+        )
         for killed in (False, True)
         for number, name in enumerate(HISTORIES)
     ],
