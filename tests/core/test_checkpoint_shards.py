@@ -29,8 +29,9 @@ from tests.core.relation_histories import Block
 from tests.core.test_keyed_shards import KeyedPeer, stage_of
 from tests.core.test_relation_shards import Peer as RelationPeer
 from tests.core.test_shards import COUNTED, MINUTE, PARTITIONS, Peer
+from tests.sizes import histories
 
-HISTORIES = 3
+HISTORIES = histories(1, whole=3)
 SECOND = 1_000_000
 SUMS = {"hits": AggregateSpec(of="count"), "sum": AggregateSpec(of="sum", column="ms")}
 LAST = {"last": AggregateSpec(of="last", column="ms"), "all": AggregateSpec(of="collect", column="ms")}
