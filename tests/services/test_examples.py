@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.testing import run_job
 from tests import flights_reference as reference
@@ -56,17 +55,6 @@ def loaded(tmp_path_factory) -> tuple[JobSpec, Path]:
         [sys.executable, "-c", LOAD, FLIGHTS / "job.py", code], capture_output=True, check=True, timeout=120
     )
     return decode_spec(ran.stdout), code
-
-
-def test_flights_is_a_valid_job(loaded):
-    """It validates, ends by itself, and splits into two branches: files and a topic that is written in place."""
-    spec, _ = loaded
-    graph = graph_of(spec, "default", "flights-x")
-    assert graph.bounded
-    assert graph.order == ["read", "clean", "enrich", "on_time", "late", "write", "publish"]
-    assert graph.bound == {"publish": ["late"]}
-    assert len(spec.task("enrich").params["airlines"]) == 16
-    assert Path(spec.task("read").options["path"]) == FLIGHTS / "data" / "flights.csv"
 
 
 def test_flights_on_a_peer_needs_no_data(loaded):
