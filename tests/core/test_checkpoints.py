@@ -35,8 +35,9 @@ from sardonyx.state.planned import Piece
 from sardonyx.state.restore import Restore
 from sardonyx.state.undo import ShadowStore, UndoChange
 from tests.core.test_shards import COUNTED, task
+from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
 CONTROLS = 200
 EVERY = 60
 LENGTH = 90

@@ -48,8 +48,9 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.untouched import untouched
+from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES") or histories(300, whole=1_000))
 BATCHES = 4
 
 Entries = list[tuple[int, AnyEvent]]

@@ -148,6 +148,7 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
         assert admin.describe_cluster().result(30).cluster_id == cluster
 
 
+@pytest.mark.gate
 def test_three_servers_of_each_kind_do_without_one(tmp_path: Path) -> None:
     """A cluster: topics have three copies, and one server of each kind may be gone. Its data is of no use to single servers."""
     with embedded_services(tmp_path / "cluster", servers=3) as services:

@@ -229,6 +229,7 @@ def failpoint_for(number: int, seed: int) -> str:
     return f"{point}:{1 if point.endswith('side-effect') else random.Random(f'{seed}/{number}').randint(1, 5)}:kill"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("number", range(len(HISTORIES)), ids=list(HISTORIES))
 def test_a_history_holds(number: int, zookeeper: str, seed: int, tmp_path: Path) -> None:
     """The log tells just what the history says, the tree is that log, nothing is left in the inbox, the job is complete."""

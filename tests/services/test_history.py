@@ -119,6 +119,7 @@ def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: L
     assert (verdict["ok"], verdict["first"], verdict["events"], verdict["snapshots"]) == (True, 21, 10, 1)
 
 
+@pytest.mark.gate
 @pytest.mark.usefixtures("lived")
 def test_a_sound_deployment_is_verified(sardonyx: Sardonyx, zk: ZooKeeperSession) -> None:
     """Exit code 0, how many events a second, and what was compared."""

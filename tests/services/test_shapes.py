@@ -64,6 +64,7 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
+@pytest.mark.gate
 def test_several_jobs_at_once(ten: Cluster, shapes: ModuleType, tmp_path: Path):
     """A diamond with branches, a wide fan, and two jobs on one topic: ten peers on four partitions run them side by side."""
     prefix = ten.topic("d")
@@ -120,6 +121,7 @@ def test_one_job_many_times(ten: Cluster, shapes: ModuleType):
     assert ids(ten.records(out)) == list(range(300))
 
 
+@pytest.mark.gate
 def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
     """Rows of a key, from two topics, go to one peer at a time and in order, though nine of ten peers die in the middle of it.
 

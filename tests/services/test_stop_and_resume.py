@@ -21,6 +21,7 @@ def add(row: dict, seen: State[int]) -> dict:
     return {**row, "seen": seen.value}
 
 
+@pytest.mark.gate
 def test_a_suspended_job_goes_on_with_its_state(sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Its peers leave, and nothing comes out although records come in. Resumed, it goes on in its queues and with its states,
     also where peers die: each record comes out once, and counts up by one.
@@ -69,6 +70,7 @@ job.output("out", kafka("{topic}-out"), after=job.keyed("count", add, after=read
 """
 
 
+@pytest.mark.gate
 def test_a_running_job_goes_on_by_another_version(house: House, tmp_path: Path) -> None:
     """Each record is worked by one version, and the state counts on. A version that fails is kept, suspended, until it is
     changed again. What cannot be changed is refused, and two users cannot change the same revision.
@@ -148,6 +150,7 @@ def read_by(handle: JobHandle, records: int) -> list[int]:
     return [n for n in range(records) if n // 2 < reached[n % 2]]
 
 
+@pytest.mark.gate
 def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: Path) -> None:
     """Stop, change the function, submit with --resume: each record is processed once, by one version or by the other. Only one
     job goes on from a stopped one. A job that is submitted without --resume is warned.

@@ -32,6 +32,7 @@ def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
     return load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": session})
 
 
+@pytest.mark.gate
 def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
     """Each of 500 is put in and its reply cut off, under one leader and then the next: each is logged once.
 

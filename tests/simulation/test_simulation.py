@@ -29,13 +29,14 @@ from tests.simulation.plan import Plan
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
 from tests.simulation.world import World
+from tests.sizes import histories
 
 HERE = Path(__file__).parent
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE", "10000"))
-SHARES = 100
-"""So many tests: they run beside those on services at the lowest priority, and each must end within the limit of one test."""
-LOSSES = 60
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE") or histories(1_500, whole=10_000))
+SHARES = 50
+"""So many tests: each must end within the limit of one test."""
+LOSSES = histories(30, whole=60)
 """Histories in which a block is lost."""
 
 
