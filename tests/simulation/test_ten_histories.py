@@ -1,8 +1,8 @@
 """The ten histories of docs/coordination.md on the simulated cluster: as they are, with the coordinator dead before and behind
 each of its writes, and with every request put in twice.
 
-On the bare core they stand in ``tests/scenarios``, each also with every event delivered twice; on real services with real
-processes in ``tests/services/test_histories.py``.
+On the bare core they stand in ``tests/scenarios``, each also with every event delivered twice; three of them stand on
+real services with real processes in ``tests/services/test_histories.py``.
 """
 
 from __future__ import annotations
