@@ -85,7 +85,7 @@ def pytest_of(processes: int, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-p", "tests.results", *shared, *arguments]
 
 
-CHECK = Stage("check", 1, ["make", "--no-print-directory", "check"], pytest=False)
+CHECK = Stage("check", 0.5, ["make", "--no-print-directory", "check"], pytest=False)
 CORE = ["-p", "tests.without_services", "tests/core"]
 EXTRAS = "not long and not prometheus and not browser"
 """What runs for minutes, or needs what a machine may not have, has targets of its own."""
@@ -101,16 +101,16 @@ def stages(whole: bool) -> list[Stage]:
     if whole:
         return [
             CHECK,
-            Stage("core", 10, pytest_of(2, *CORE), everything),
+            Stage("core", 10.5, pytest_of(2, *CORE), everything),
             Stage("simulation", 15, pytest_of(2, "--dist", "worksteal", "tests/simulation"), everything),
             Stage("services", 26, pytest_of(3, "-m", EXTRAS, *BUT_FAULTS, "tests/services"), services=True),
             Stage("faults", 8, pytest_of(1, "-m", EXTRAS, FAULTS), services=True),
         ]
     return [
         CHECK,
-        Stage("core", 4, pytest_of(2, *CORE), seeded),
-        Stage("simulation", 1.5, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
-        Stage("services", 4, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
+        Stage("core", 4.5, pytest_of(2, *CORE), seeded),
+        Stage("simulation", 2, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
+        Stage("services", 3.5, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
         Stage("faults", 1.5, pytest_of(1, "-m", "gate", FAULTS), seeded, services=True),
     ]
 

@@ -27,10 +27,10 @@ from sardonyx.state.graph_rows import EDGES, VERTICES, GraphPlan, Run
 from sardonyx.state.graph_versions import Timely, VersionShard, is_waiting
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.window_rows import SCHEMA
+from tests import sizes
 from tests.core.graph_programs import depth_send, depth_update
-from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or sizes.histories(10, whole=40))
 SIZE = 10
 LIMITS = [1, 3, 1000]
 
