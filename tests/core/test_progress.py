@@ -22,7 +22,7 @@ from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import Batch, World
 from tests.sizes import histories
 
-HISTORIES = histories(400, whole=2_000)
+HISTORIES = histories(240, whole=2_000)
 CONTROLS = 3000
 """A safeguard that is gone shows itself in one of so many histories, which are the same in each run."""
 

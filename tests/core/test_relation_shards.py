@@ -23,7 +23,7 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.state.held_back import held_back
 from sardonyx.state.kinds import less
 from sardonyx.state.sides import LEFT, RIGHT
-from tests.core.relation_histories import Block, counted, interleaved, log
+from tests.core.relation_histories import Block, counted, interleaved, judged, log
 from tests.core.test_joins import twin
 from tests.core.test_shards import Message, Topic, in_topic
 from tests.sizes import histories
@@ -248,7 +248,8 @@ def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> N
         store=rng.choice(["memory", "rocksdb"]),
     )
     logs = log(rng, LEFT), log(rng, RIGHT)
-    wanted, late = twin(relation, logs)
+    on_time, late = judged(relation, logs)
+    wanted = twin(relation, on_time)
     peer = Peer(relation, rng.choice([1, 3, 1000]), "k string, v bigint, extra string")
     blocks = interleaved(rng, logs)
     while blocks:
