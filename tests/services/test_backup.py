@@ -153,7 +153,6 @@ def failure(handle: JobHandle) -> str:
     return error.message
 
 
-@pytest.mark.gate
 def test_a_job_ends_exact_after_zookeeper_lost_it(lost: House, tmp_path: Path) -> None:
     """A backup is taken while a job runs. The job goes on for a while, then ZooKeeper loses everything. Restored, the job goes on
     from what Kafka holds: each record once.

@@ -142,7 +142,6 @@ def test_a_job_goes_on_from_a_checkpoint_of_a_killed_one(sardonyx_clusters: Call
         second.kill()
 
 
-@pytest.mark.gate
 def test_a_running_job_goes_back(sardonyx_clusters: Callable[..., Cluster], seed: int) -> None:
     """`job rollback`: the job ends, and one of the same spec goes on from the checkpoint, though the leader dies at each step,
     and peers do. It asks first, and refuses a time that is not kept; then nothing has happened to the job.

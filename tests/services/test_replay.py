@@ -65,7 +65,6 @@ def within(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in given if FROM <= at_of(row) < TO]
 
 
-@pytest.mark.gate
 def test_rows_of_a_range_are_worked_once_more(sardonyx_clusters: Callable[..., Cluster], seed: int) -> None:
     """Exactly those, though they are out of order and peers die: the windows are those that pandas makes of them. The job goes on
     meanwhile. To its own outputs only if that is confirmed; what cannot be is refused, and nothing is done.

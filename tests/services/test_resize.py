@@ -185,7 +185,6 @@ class Sized:
         return {len(found[link.topic]) for link in queues(graph)}
 
 
-@pytest.mark.gate
 def test_partitions_that_are_not_used_any_more_count(house: House, tmp_path: Path) -> None:
     """A queue gets fewer partitions, and what was read of the others still counts, also when its reader is sealed. Then it gets
     more, and these are used again.

@@ -64,7 +64,6 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
-@pytest.mark.gate
 def test_several_jobs_at_once(ten: Cluster, shapes: ModuleType, tmp_path: Path):
     """A diamond with branches, a wide fan, and two jobs on one topic: ten peers on four partitions run them side by side."""
     prefix = ten.topic("d")
@@ -170,6 +169,7 @@ def peers(rows: list[dict[str, Any]]) -> set[str]:
     return {row["peer"] for row in rows}
 
 
+@pytest.mark.gate
 def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):
     """One virtual peer works off a chain of eight tasks, one after the other: every row once, through every task once."""
     out = alone.topic("chain")

@@ -21,7 +21,6 @@ def add(row: dict, seen: State[int]) -> dict:
     return {**row, "seen": seen.value}
 
 
-@pytest.mark.gate
 def test_a_suspended_job_goes_on_with_its_state(sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Its peers leave, and nothing comes out although records come in. Resumed, it goes on in its queues and with its states,
     also where peers die: each record comes out once, and counts up by one.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.record_trace import OutputOnWay, RecordTrace, TaskOnWay
@@ -45,7 +44,6 @@ def rows_at(house: House, handle: JobHandle, output: OutputOnWay) -> list[Any]:
     return [row.record for row in part.rows if any(first <= row.offset <= last for first, last in output.offsets)]
 
 
-@pytest.mark.gate
 def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_path: Path) -> None:
     """With batches of one record everything is certain: the queue's messages that are told hold the record, the file that is told
     holds it, a record without results was dropped by its task, and a failed one is a dead letter. Of a topic of the user's it is

@@ -45,7 +45,6 @@ NEW = """print("tried")
     return None if row["n"] == 8 else {**row, "tax": row["n"] + (row["n"] == 9)}"""
 
 
-@pytest.mark.gate
 def test_a_new_version_is_tried_on_rows_of_the_running_job(house: House, tmp_path: Path) -> None:
     """Functions of records, tables and data frames; rows that change, go, come, and raise. The job goes on as it was, and what
     cannot be tried is refused with the reason.
