@@ -108,9 +108,9 @@ def stages(whole: bool) -> list[Stage]:
         ]
     return [
         CHECK,
-        Stage("core", 4.5, pytest_of(2, *CORE), seeded),
+        Stage("core", 5, pytest_of(2, *CORE), seeded),
         Stage("simulation", 2, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
-        Stage("services", 3.5, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
+        Stage("services", 3, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
         Stage("faults", 1.5, pytest_of(1, "-m", "gate", FAULTS), seeded, services=True),
     ]
 
