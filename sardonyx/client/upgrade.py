@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import FORMAT, RULES
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES
 from sardonyx.core.notes import CandidateNote, PulseNote
 from sardonyx.core.version import VERSION
 
@@ -77,6 +77,11 @@ def problems(log: int, rules: int, coordinators: list[CandidateNote], peers: lis
     if log > FORMAT or rules > RULES:
         found.append(
             f"the deployment has format {log} and rules {rules}; this release reads {FORMAT} and knows {RULES}"
+        )
+    if log and (log < OLDEST or rules < OLDEST_RULES):
+        found.append(
+            f"the deployment has format {log} and rules {rules}; this release reads formats from {OLDEST} on, and knows rules "
+            f"from {OLDEST_RULES} on: start a new deployment under another name"
         )
     if not coordinators:
         found.append("no coordinator stands for election")

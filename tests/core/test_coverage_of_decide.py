@@ -16,7 +16,6 @@ from functools import cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-import msgspec
 import pytest
 from history_maker import TIMERS, History
 from msgspec.structs import replace
@@ -29,14 +28,13 @@ from sardonyx.core import resuming
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
     FORMAT,
+    OLDEST_RULES,
+    RULES,
     TOO_OLD,
     UNKNOWN_JOB,
-    Acked,
     Completed,
     Counts,
     Declined,
-    Evicted,
-    Exhausted,
     JobKilled,
     JobStopped,
     JobSubmitted,
@@ -47,7 +45,6 @@ from sardonyx.core.events import (
     LinksFailed,
     LinksRead,
     PeerBorn,
-    PeerDied,
     RulesRaised,
 )
 from sardonyx.core.graph import graph_of
@@ -178,43 +175,7 @@ def two_releases() -> None:
         declined = Declined(peer=peer, assignment=place.id, error=Failure(TOO_OLD, "too old"))
         decide.decide(state, state.n + 1, declined)
         if peer == "old":
-            decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
-    at_work = decide.replay(enumerate(begin, 1), new_state("test"))
-    decide.decide(at_work, at_work.n + 1, PeerBorn(peer="old", format=FORMAT))
-    assert at_work.peers["old"].state == "acking"
-    upgraded_peers()
-
-
-def upgraded_peers() -> None:
-    """Peers whose births an older release logged: their job needs newer ones, and then they say what they are."""
-    facts = {link.name: LinkFacts(3) for link in graph_of(SPEC, "test", "copy-1").links}
-    options = {name: value for name, value in SPEC.catalog[0].options.items() if name != "end"}
-    endless = msgspec.structs.replace(SPEC.catalog[0], options=options)
-    tagged = msgspec.structs.replace(SPEC, tags=["gpu"])
-    begin = [
-        *(PeerBorn(peer=f"P{n}") for n in range(4)),
-        JobSubmitted(job="copy-1", spec=msgspec.structs.replace(SPEC, catalog=[endless, *SPEC.catalog[1:]])),
-        LinksCreated(job="copy-1", links=facts),
-        JobStopped(job="copy-1"),
-    ]
-    state = decide.replay(enumerate(begin, 1), new_state("test", rules=1))
-    for name in list(state.jobs["copy-1"].tasks["out"].peers)[1:]:  # all but the first wait when the rules are raised
-        place = state.peers[name].assignment
-        assert place is not None
-        for event in (Acked(peer=name, assignment=place.id), Exhausted(peer=name, assignment=place.id)):
-            decide.decide(state, state.n + 1, event)
-    for event in (
-        RulesRaised(rules=2),
-        *(JobSubmitted(job=f"{name}-1", spec=msgspec.structs.replace(tagged, name=name)) for name in ("one", "two")),
-        LinksCreated(job="one-1", links=facts),
-        *(PeerBorn(peer=f"P{n}", format=FORMAT, tags=("gpu",) * n) for n in range(2)),
-        PeerDied(peer="P2"),
-        PeerBorn(peer="P2", format=FORMAT),
-        Evicted(peer="P0"),
-    ):
-        decide.decide(state, state.n + 1, event)
-    found = {name: (peer.state, peer.format, len(peer.tags)) for name, peer in state.peers.items()}
-    assert found == {"P0": ("revoked", 7, 0), "P1": ("acking", 7, 1), "P2": ("dead", 0, 0), "P3": ("idle", 0, 0)}
+            decide.decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT + 1))
 
 
 def half_made() -> None:
@@ -316,7 +277,7 @@ def just_gave() -> list[World]:
     for sentences in (begin, begin + further, rounded, cut, turned, shut, ended, back, declined, resized, unknown):
         worlds.append(World())
         if sentences is shut or sentences is unknown:
-            worlds[-1].state = new_state("test", rules=3)
+            worlds[-1].state = new_state("test", rules=OLDEST_RULES)
         for sentence in sentences:
             worlds[-1].say(sentence)
     return worlds
@@ -346,9 +307,9 @@ def reread(history: History) -> None:
     for world in just_gave():
         timers.due(world.state, world.now, TIMERS)
         timers.next_due(world.state, TIMERS)
-    decide.replay(log, new_state("test", rules=3))
-    raised = decide.replay(log[: len(log) // 2], new_state("test", rules=1))
-    for rules in (2, 2, 3, 4):
+    decide.replay(log, new_state("test", rules=OLDEST_RULES))
+    raised = decide.replay(log[: len(log) // 2], new_state("test", rules=OLDEST_RULES))
+    for rules in (RULES, OLDEST_RULES):
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))
     with pytest.raises(InternalError, match="SX-LOG-ORDER"):
         decide.decide(state, state.n, log[0][1])

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import pytest
 from kazoo.protocol.serialization import CheckVersion, MultiHeader, SetData
 from kazoo.protocol.serialization import Create as CreateNode
@@ -17,12 +16,11 @@ from kazoo.protocol.serialization import Transaction as KazooTransaction
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, RULES, Evicted, JobSubmitted, decode_request
+from sardonyx.core.events import Evicted, JobSubmitted, decode_request
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.bulk import Transaction
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed, ZooKeeperAway
-from sardonyx.zookeeper.releases import InForce
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, SetIf
 from tests.proxy import Proxy
@@ -132,9 +130,6 @@ def test_a_request_whose_reply_is_lost_is_put_in_once(
     zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
 ) -> None:
     """Sent again after a lost reply, a request still stands in the inbox once."""
-    zk.create(node_paths.log_bucket(1))
-    zk.create(node_paths.log_batch(1), msgspec.json.encode(InForce(FORMAT, RULES)))
-    far_tree.encoded(Evicted(peer="p"))  # it learns once that no older coordinator can lead, and needs replies for that
     for n in range(5):
         event = Evicted(peer=f"p{n}")
         lose_reply(
