@@ -14,9 +14,6 @@ from sardonyx.core.version import VERSION
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
-UNSAID = "before 0.1.0 with format 7"
-"""What is shown for a daemon whose release does not say its version."""
-
 
 class Daemons(msgspec.Struct, frozen=True):
     """Peer daemons of one release. ``format``: the newest that they read; 0: their release does not say so."""
@@ -86,12 +83,12 @@ def problems(log: int, rules: int, coordinators: list[CandidateNote], peers: lis
     if not coordinators:
         found.append("no coordinator stands for election")
     found += [
-        f"coordinator {note.name} is of release {note.version or UNSAID}: upgrade it"
+        f"coordinator {note.name} is of release {note.version or '?'}: upgrade it"
         for note in coordinators
         if note.format < FORMAT or note.rules < RULES
     ]
     found += [
-        f"{each.daemons} peer daemons are of release {each.version or UNSAID}: upgrade them"
+        f"{each.daemons} peer daemons are of release {each.version or '?'}: upgrade them"
         for each in peers
         if each.format < FORMAT
     ]

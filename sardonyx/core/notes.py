@@ -57,9 +57,9 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     version: str = ""
-    """Of the release; empty if the peer is of a release that did not say so."""
+    """Of the release."""
     format: int = 0
-    """The newest :data:`FORMAT` that it reads; 0: that of a release that did not say so."""
+    """The newest :data:`FORMAT` that it reads; 0: it does not say so."""
     tags: tuple[str, ...] = ()
     metrics: str = ""
     """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""
