@@ -140,7 +140,7 @@ class PeerChanges:
             if failed or trigger == "revoke":
                 task.forget_home(place.slot)
                 # By rules 3, a peer without a home left the slot to be avoided by the home before.
-                if goes_on and (home or state.rules > 3) and state.plans[place.job].stages[place.task].standby:
+                if (home or state.rules > 3) and state.plans[place.job].stages[place.task].standby:
                     task.avoid_home(place.slot, home)
             elif goes_on and peer.state != "acking" and home:
                 task.keep_home(place.slot, home)
