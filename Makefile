@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
+.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,15 +29,15 @@ help: ## this list
 demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
-# Types are checked beside the core's tests, which need no services. The tests on services wait for nearly half of their time: the
-# simulation computes meanwhile, at the lowest priority, and its output follows theirs. The run of faults is alone: it starts a dozen
-# processes, which would slow down the other tests.
-test: $(READY) java ## check, core, then simulated beside the tests on embedded ZooKeeper and Kafka; all but test-long
-	@$(AGAIN) check $(CLASSES) & checked=$$!; $(AGAIN) core; wait $$checked
-	@printed=$$(mktemp); nice -n 19 $(AGAIN) simulated >$$printed 2>&1 & simulated=$$!; passed=yes; \
-	$(PYTEST) -m $(QUICK) --ignore tests/services/test_faults.py tests/services || passed=no; \
-	wait $$simulated || passed=no; cat $$printed; rm $$printed; [ $$passed = yes ]
-	@$(BIN)/pytest -m $(QUICK) tests/services/test_faults.py
+# What each runs, in which order, and what the verdict is: tests/stages.py.
+test: $(CLASSES) ## check, the core, 1,500 simulated histories, and a test on real services for each promise: 12 minutes on two cores
+	@$(BIN)/python -m tests.stages test
+
+test-all: $(CLASSES) ## all tests but those that need a browser, prometheus, or minutes each: 60 minutes on two cores
+	@$(BIN)/python -m tests.stages test-all
+
+test-touched: $(CLASSES) ## the core, and the tests on services for what changed since a commit: make test-touched BASE=main
+	@$(BIN)/python -m tests.stages test-touched --base $(or $(BASE),HEAD)
 
 test-secured: $(CLASSES) ## some of the tests on services, on ZooKeeper and Kafka with TLS and a login; FILES=... for others
 	@SECURED=1 $(BIN)/pytest $(or $(FILES),$(addprefix tests/services/test_,queue.py membership.py transactions.py kafka_to_kafka.py))
@@ -58,8 +58,8 @@ quick: $(READY) ## the tests of the pure core and 200 simulated histories
 core: $(READY) ## the tests of the pure core: no services, and no package that talks to one
 	@$(PYTEST) -p tests.without_services tests/core
 
-simulated: $(READY) ## ten thousand histories of a simulated cluster, the tests of the simulation, and twenty thousand histories of windows
-	@SARDONYX_HISTORIES=210 $(PYTEST) --dist worksteal tests/simulation tests/core/test_windows.py
+simulated: $(READY) ## ten thousand histories of a simulated cluster, and the tests of the simulation
+	@SARDONYX_ALL_HISTORIES=1 $(PYTEST) --dist worksteal tests/simulation
 
 simulate: $(READY) ## any number of histories, from any first seed: make simulate SEEDS=5000 FIRST=700000
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --kind $(or $(KIND),cluster) \

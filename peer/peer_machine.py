@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 from transitions import Machine, MachineError
 
-from sardonyx.core import state_diagram
 from sardonyx.core.errors import InternalError
 
 PeerLifeState = Literal[
@@ -104,8 +103,3 @@ class PeerMachine:
 def allowed() -> dict[tuple[PeerLifeState, Trigger], PeerLifeState]:
     """Every declared transition: (state, trigger) -> state."""
     return {(source, trigger): target for trigger, sources, target in _TABLE for source in sources}
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, drawn by ``transitions``; ``docs/coordination.md`` shows it."""
-    return state_diagram.mermaid(STATES, _TRANSITIONS, "registering")

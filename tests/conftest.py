@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -15,15 +16,8 @@ SERVICES = Path(__file__).parent / "services"
 SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().randrange(2**32))
 os.environ["SARDONYX_SEED"] = str(SEED)
 
-LONGEST = (
-    "test_tutorial.py",
-    "test_flights.py",
-    "test_bad_input.py",
-    "test_task_loop.py",
-    "test_front_door.py",
-    "test_embedded.py",
-)
-"""Files of tests that take longest: begun first, so that no process is left alone with one of them in the end."""
+DURATIONS: dict[str, float] = json.loads((Path(__file__).parent / "durations.json").read_text())
+"""Seconds that each file of tests took in the last ``make test-all``; see `tests.stages`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVICES in item.path.parents:
             item.add_marker(pytest.mark.services)
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    # The longest first, so that no process is left alone with one of them in the end.
+    items.sort(key=lambda item: -DURATIONS.get(item.nodeid.partition("::")[0], 0.0))
 
 
 @pytest.fixture

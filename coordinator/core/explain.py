@@ -324,10 +324,9 @@ def _blocked(job: Job, plan: Plan) -> Iterator[Reason]:
     if plan.turns:
         return
     # Over deserted tasks only: a task that has peers holds up no other, whatever is missing before it.
-    reach = Reach[str]()
-    for stage in filter(lambda stage: deserted(job.tasks[stage]), plan.stages):
-        reach.add(stage, blocking(job, plan, stage))
-    first = [stage for stage in plan.stages if stage in reach and _waits_by_itself(job, plan, stage)]
+    without = [stage for stage in plan.stages if deserted(job.tasks[stage])]
+    reach = Reach(without, ((before, stage) for stage in without for before in blocking(job, plan, stage)))
+    first = [stage for stage in without if _waits_by_itself(job, plan, stage)]
     for stage in filter(lambda stage: asks(job.tasks[stage]), plan.stages):
         before = blocking(job, plan, stage)
         if before:

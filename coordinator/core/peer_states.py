@@ -1,7 +1,7 @@
 """The seven states of a virtual peer and the transitions between them. Pure.
 
 The table is declared once. A decision looks a transition up in a dictionary made from it, because a machine object for each of
-ten thousand peers would cost memory and time. ``transitions`` draws the same table as the diagram of ``docs/coordination.md``.
+ten thousand peers would cost memory and time. ``docs/coordination.md`` shows the same table as a diagram.
 """
 
 from __future__ import annotations
@@ -60,11 +60,3 @@ def after(state: PeerState, trigger: Trigger) -> PeerState:
 def allowed() -> dict[tuple[PeerState, Trigger], PeerState]:
     """Every declared transition: (state, trigger) -> state."""
     return dict(_AFTER)
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, drawn by ``transitions``."""
-    from sardonyx.core import state_diagram  # late: only the documentation draws it
-
-    transitions = [{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE]
-    return state_diagram.mermaid(STATES, transitions, "idle")

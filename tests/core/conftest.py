@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from sardonyx.runtime.metrics import REGISTRY
+
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
@@ -17,3 +19,10 @@ def logging_as_before() -> Iterator[None]:
     yield
     structlog.configure(**before)
     root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(autouse=True)
+def metrics_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metric has room for so many series only, and other tests have counted in this process."""
+    for metric in REGISTRY.families:
+        monkeypatch.setattr(metric, "_series", {})

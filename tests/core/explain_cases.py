@@ -120,14 +120,6 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
-        "one is free, two are asked for",
-        ["copy is submitted: read -> write; read begins with 2", MADE, "P1 is born"],
-        [
-            "peers-missing since 0 needed 2 free 1: it waits for 1 more virtual peer: task read asks for 2, 1 is free",
-            "task-blocked at write held by read: task write is not offered while no peer works on read",
-        ],
-    ),
-    (
         "an unbounded job misses peers for several tasks",
         [
             "copy is submitted: read -> clean -> enrich -> write; read never ends",
@@ -188,18 +180,6 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "processes may take it at once (SX-TEST) [P2 active copy/write 0]"
             ),
             "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
-        ],
-    ),
-    (
-        "all of its front rests",
-        ["copy is submitted: read -> write", MADE, "P1 is born", "P1 declines: no module"],
-        [
-            (
-                "task-backing-off at read since 0 failure 1 limit 3: "
-                "task read backs off after failure 1 (the job survives 3), first "
-                "SX-TEST: no module (SX-TEST)"
-            ),
-            "task-blocked at write held by read: task write is not offered while no peer works on read",
         ],
     ),
     (
@@ -355,17 +335,6 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
-        "its peers take turns",
-        ["copy is submitted: read -> a -> b -> write; read never ends", MADE, "P1 is born", "P1 acks"],
-        [
-            (
-                "takes-turns since 0 needed 2 free 0: its 1 virtual peer takes turns: 2 tasks (b, write) have no "
-                "peer now; 2 more virtual peers would do"
-            ),
-            "runs since 0: 1 virtual peer is at work [P1 active copy/a 0]",
-        ],
-    ),
-    (
         "only its loop keeps it from its end",
         [LOOP, MADE, "P1, P2 are born", "P1 acks", "P2 acks"],
         [
@@ -374,17 +343,6 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "(no max_hops)"
             ),
             "runs since 0: 2 virtual peers are at work [P1 active copy/fetch 0, P2 active copy/write 0]",
-        ],
-    ),
-    (
-        "another job has what there is",
-        ["other is submitted: read -> write", "the links of other are made", "P1 is born", "P1 acks", COPY, MADE],
-        [
-            (
-                "peers-missing since 0 needed 1 free 0: it waits for 1 more virtual peer: task write asks for 1, 0 "
-                "are free [P1 active other/read 0]"
-            ),
-            "queued-behind needed 1: it is queued: all virtual peers that there are (1) have been promised to other",
         ],
     ),
     (

@@ -9,7 +9,7 @@ from sardonyx.core.clocks import END, NEVER
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.row_pack import SCHEMA
-from sardonyx.state.sides import SidedPiece
+from sardonyx.state.sides import LEFT, RIGHT, SidedPiece
 
 KEYS = ["a", "b", "c", None]
 
@@ -112,6 +112,37 @@ class Run:
             block = blocks[late["piece"]]
             self.late.append((block.side, tuple(block.rows[late["row"]].items())))
             self.late_by.append(late["late_by"])
+
+
+def judged(spec, logs):
+    """The rows of each side that are on time, and the late ones of both."""
+    on_time, late = ([], []), []
+    for block in (block for each in logs for block in each):
+        for row in block.rows:
+            if block.in_force > NEVER and row["t"] + spec.grace < block.in_force:
+                late.append((block.side, tuple(row.items())))
+            else:
+                on_time[block.side].append(row)
+    return on_time, late
+
+
+def runs_as(name, spec_of, shard_of, twin):
+    """Put two random logs through a shard in several ways. The results and the late rows, as multisets, must be those of the
+    twin. Gives each run, and its spec.
+    """
+    chance = chance_of(name)
+    spec, logs = spec_of(chance), (log(chance, LEFT), log(chance, RIGHT))
+    for each in logs:  # the names of columns depend on which the left side has
+        each[0].rows.insert(0, {"k": "z", "t": 10**6, "v": 0, "extra": "x"})
+    on_time, late = judged(spec, logs)
+    wanted = twin(spec, on_time)
+    for _ in range(3):
+        first = [logs[LEFT][0], logs[RIGHT][0]]
+        blocks = first + interleaved(chance, (logs[LEFT][1:], logs[RIGHT][1:]))
+        run = Run(shard_of(spec), blocks, chance, 2)
+        assert counted(run.results) == counted(wanted), (name, spec)
+        assert sorted(run.late, key=repr) == sorted(late, key=repr), (name, spec)
+        yield spec, run
 
 
 def counted(rows):

@@ -107,52 +107,6 @@ def test_everything_that_is_wrong_is_told_at_once(command: list[str], invoke) ->
     assert result.stderr.rstrip().endswith(f"{len(problems)} problems")
 
 
-MISTYPED = """
-from sardonyx import Job, blackhole, kafka
-
-job = Job("orders", partitons=3)
-orders = job.input("read", kafka("orders", strat="earliest"), bach_size=20)
-job.output("drop", blackhole(), after=orders, max_pears=2)
-"""
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_mistyped_keywords_in_python_are_told_at_once(command: list[str], invoke) -> None:
-    """Every command names each of them with the nearest known one and the user's line; nothing is a bare TypeError."""
-    Path("job.py").write_text(MISTYPED)
-    result = invoke(*command, "job.py", "--json")
-    assert codes(result) == ["SX-JOB-FIELD", "SX-JOB-CONNECTOR", "SX-JOB-FIELD", "SX-JOB-FIELD"]
-    for meant, line in (("partitions", 4), ("start", 5), ("batch_size", 5), ("max_peers", 6)):
-        problem = next(
-            each
-            for each in json.loads(result.stdout)["error"]["problems"]
-            if f"did you mean '{meant}'?" in each["message"]
-        )
-        assert problem["cause"] == f"at {Path('job.py').absolute()}:{line}"
-    assert "Traceback" not in result.stderr
-
-
-def test_the_same_mistakes_in_yaml(invoke) -> None:
-    """A job written as data goes through the same validation."""
-    text = """
-name: wrong
-workflow: [[read, one], [one, one], [one, wirte]]
-catalog:
-  - {name: read, type: input, connector: files, options: {path: missing.csv, format: csv}}
-  - {name: one, type: function, fn: "json:nothing", max_pears: 2}
-  - {name: write, type: output, connector: blackhole}
-"""
-    result = invoke("check", "-", stdin=text)
-    assert set(codes(result)) == {
-        "SX-JOB-FIELD",
-        "SX-JOB-UNKNOWN-TASK",
-        "SX-JOB-CYCLE",
-        "SX-FN-IMPORT",
-        "SX-INPUT-MISSING",
-    }
-    assert "did you mean 'max_peers'" in result.stderr
-
-
 def test_what_is_said_of_a_wrong_key_or_value_is_in_the_words_of_the_file(invoke) -> None:
     """A catalog that is misspelt is found, and an on_error is shown as it was written."""
     text = """

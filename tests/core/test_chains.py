@@ -13,8 +13,9 @@ from sardonyx.core import chains
 from sardonyx.core.chains import MOST, Broken, ChainCheck, Heard, WriterChains
 from sardonyx.core.events import Counts
 from sardonyx.core.positions import Position
+from tests.sizes import histories
 
-HISTORIES = 5_000
+HISTORIES = histories(1_000, whole=5_000)
 PARTITIONS = 2
 
 

@@ -29,8 +29,9 @@ from tests.core.relation_histories import Block
 from tests.core.test_keyed_shards import KeyedPeer, stage_of
 from tests.core.test_relation_shards import Peer as RelationPeer
 from tests.core.test_shards import COUNTED, MINUTE, PARTITIONS, Peer
+from tests.sizes import histories
 
-HISTORIES = 3
+HISTORIES = histories(1, whole=3)
 SECOND = 1_000_000
 SUMS = {"hits": AggregateSpec(of="count"), "sum": AggregateSpec(of="sum", column="ms")}
 LAST = {"last": AggregateSpec(of="last", column="ms"), "all": AggregateSpec(of="collect", column="ms")}
@@ -124,7 +125,7 @@ def before(given: Given, time: int, of: Callable[[dict], int]) -> Given:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"][: histories(1, whole=2)])
 def test_checkpoints_of_windows(kind: str, store: str, seed: int, tmp_path: Path) -> None:
     """Of each kind, combined before the link or not, in both stores, while peers take over and plans are dropped."""
     count = 0
@@ -176,7 +177,7 @@ def due(timer: Timer, total: State[int], timers: Timers) -> dict:
 
 
 @pytest.mark.parametrize("ttl", [{}, {"*": "70 s"}], ids=["kept", "ttl"])
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", ["memory", "rocksdb"][: histories(1, whole=2)])
 def test_checkpoints_of_keyed_state(store: str, ttl: dict[str, str], seed: int, tmp_path: Path) -> None:
     """Values, lists and mappings, that expire or not, timers that set timers, and rows for which the function raises."""
     count = 0

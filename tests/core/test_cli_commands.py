@@ -152,14 +152,6 @@ def test_partitions_are_scaled_alone(invoke) -> None:
     assert "SX-USAGE: --partitions does not go with --max-peers and --task" in result.stderr
 
 
-def test_run_of_a_missing_spec_starts_nothing(invoke) -> None:
-    """A spec that is not there ends the run before any service is started."""
-    result = invoke("run", "nothing.py")
-    assert result.exit_code == 1
-    assert "SX-SPEC-MISSING" in result.stderr
-    assert "starting" not in result.stderr
-
-
 def test_one_address_without_the_other_is_a_mistake(invoke, tmp_path: Path) -> None:
     """`run` with just one of the two services given does not start half a cluster."""
     result = invoke("run", str(tiny(tmp_path)), "--zookeeper", "127.0.0.1:1")
@@ -182,20 +174,6 @@ def test_check_draws_the_graph(invoke, tmp_path: Path) -> None:
     assert "└─ drop" in result.stdout
     data = json.loads(invoke("check", str(spec), "--json").stdout)
     assert (data["valid"], data["tasks"]) == (True, ["make", "drop"])
-
-
-def test_check_shows_every_problem(invoke, tmp_path: Path) -> None:
-    """One call reports everything that is wrong."""
-    spec = tmp_path / "job.yaml"
-    spec.write_text(
-        "name: tiny\nworkflow: [[make, drop], [make, gone]]\ncatalog:\n"
-        "  - {name: make, type: input, connector: generator, options: {count: 3}}\n"
-        "  - {name: drop, type: output, connector: blackhole}\n"
-        "  - {name: lost, type: function, fn: 'nowhere:f'}\n"
-    )
-    result = invoke("check", str(spec), "--json")
-    assert result.exit_code == 1
-    assert len(json.loads(result.stdout)["error"]["problems"]) >= 2
 
 
 def test_an_unexpected_error_is_told_with_its_traceback() -> None:

@@ -96,33 +96,6 @@ how to carry it out
     )
 
 
-def test_tasks_that_come_and_go() -> None:
-    """What they are, where a new input begins, and how the links change."""
-    assert (
-        told(orders(), more_tasks())
-        == """
-orders-k3x9qa becomes orders.py: of 6 tasks 3 kept, 2 added and 1 removed
-tasks
-  + refunds  input kafka refunds  (it begins at its start='latest')
-  + log  output files json /out
-  - tax  function job:tax
-links
-  + refunds.price  topic refunds
-  + price.write  topic prices
-  + price.log  a queue where job:large
-  + log.parts  the list of the files written
-  - price.tax  a queue
-  - tax.write  topic prices
-how to carry it out
-  in the running job, when its peers have left; unread rows and states of tax go:
-    sardonyx job change orders-k3x9qa orders.py --drop tax
-  or stop it and resume it: no record twice, none left out:
-    sardonyx job stop orders-k3x9qa
-    sardonyx job submit orders.py --resume orders-k3x9qa
-"""
-    )
-
-
 def test_that_a_resume_would_be_refused_is_said_before_the_job_is_stopped() -> None:
     """With the coordinator's reason, and which differences it is about; what is left is a new job."""
     new = orders(price={"group_by": ["user"], "batch_size": 9})

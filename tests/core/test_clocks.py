@@ -12,8 +12,9 @@ from hypothesis import strategies as some
 
 from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, task_clock
 from sardonyx.state.times import in_force, late
+from tests.sizes import histories
 
-HISTORIES = 3000
+HISTORIES = histories(600, whole=3_000)
 TIMES = some.lists(some.integers(-(2**62), 2**62), max_size=30)
 
 

@@ -52,6 +52,7 @@ from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.state_points import CheckpointPoint
 from tests.compat.make import SPEC
 from tests.core import test_resume_windows
+from tests.sizes import ALL
 
 MODULES = [decide, job_events, peer_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
@@ -412,6 +413,7 @@ def lent() -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(not ALL, reason="half a minute: make test-all")
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each Python has instructions of its own; these are 3.11's")
 def test_random_histories_reach_every_condition() -> None:
     """Of every condition in the deciding core, and of every part of one, both outcomes occur.

@@ -17,8 +17,9 @@ from sardonyx.core.errors import JobFailed
 from sardonyx.core.spec import CycleSpec, JobSpec, OnError, Route, TaskSpec
 from sardonyx.testing.engine import Engine
 from sardonyx.testing.local import begun, run_job
+from tests.sizes import histories
 
-HISTORIES = 60
+HISTORIES = histories(20, whole=60)
 
 
 def odd(rows: pa.Table) -> pa.ChunkedArray:

@@ -15,8 +15,9 @@ from sardonyx.core.graph import Cycle, Graph, Link, graph_of
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
+from tests.sizes import histories
 
-HISTORIES = 10_000
+HISTORIES = histories(2_000, whole=10_000)
 CONTROLS = 1_000
 """Histories of which some must fail without a safeguard."""
 

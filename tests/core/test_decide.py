@@ -10,10 +10,8 @@ from scenario_runner import World, spec_of
 from coordinator.core.decide import decide, unfinished
 from coordinator.core.invariants import check
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, new_state
-from coordinator.core.stored_state import encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.effects import CreateLinks, DeleteLinks, DeletePulse
-from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     AckTimedOut,
     BackoffEnded,
@@ -35,18 +33,6 @@ def played(*sentences: str) -> World:
 
 
 RUNNING = ("copy is submitted: read -> write; read is a topic; write is sequential", "the links of copy are made")
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_numbers_only_rise(n: int) -> None:
-    """An event whose number is not behind the last one's is refused, and nothing is changed."""
-    state = new_state()
-    decide(state, 1, PeerBorn(peer="P1"))
-    before = encode_state(state)
-    with pytest.raises(InternalError) as caught:
-        decide(state, n, PeerBorn(peer="P2"))
-    assert caught.value.code == "SX-LOG-ORDER"
-    assert encode_state(state) == before
 
 
 def test_an_id_is_never_used_again() -> None:

@@ -8,19 +8,62 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 from history_maker import History
 
 from coordinator.core import changeset, peer_changes
+from coordinator.core import decide as core
 from coordinator.core.decide import replay
+from coordinator.core.state import Peer
 from coordinator.core.stored_state import encode_state
-from sardonyx.core.events import decode_event, encode_event
+from sardonyx.core.effects import Effect
+from sardonyx.core.errors import InternalError
+from sardonyx.core.events import (
+    Acked,
+    AckTimedOut,
+    AnyEvent,
+    BackoffEnded,
+    Completed,
+    Declined,
+    Exhausted,
+    JobKilled,
+    JobSubmitted,
+    PeerBorn,
+    PeerDied,
+    TaskFailed,
+    decode_event,
+    encode_event,
+)
+from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "2000"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(300, whole=2_000))
 BATCHES = 4
 MOST_TO_REACH = 1_000
 """Histories until everything has occurred: of 60 seeds the median needs 24, the worst 91. No seconds: a machine may be busy."""
+
+
+class Remembering(History):
+    """It holds each event against what it has seen: an id is used once, and only who has an assignment is heard about it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ids: set[str] = set()
+        """Of all jobs that there were, and of all peers that have died."""
+
+    def deliver(self, event: AnyEvent) -> list[Effect]:
+        peer = self.world.state.peers.get(getattr(event, "peer", ""))
+        strange = isinstance(event, JobSubmitted) and event.job in self.ids
+        strange |= isinstance(event, PeerBorn) and event.peer in self.ids
+        if isinstance(event, Acked | AckTimedOut | Exhausted | Completed | Declined | TaskFailed):
+            strange |= peer is None or peer.assignment is None or peer.assignment.id != event.assignment
+        effects = super().deliver(event)
+        assert not (strange and effects), f"{event} comes too late or again, and changes {effects}"
+        self.ids |= self.world.state.jobs.keys()
+        if isinstance(event, PeerDied):
+            self.ids.add(event.peer)
+        return effects
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -30,9 +73,9 @@ def test_random_histories(batch: int, seed: int) -> None:
         play(f"{seed}/{number}")
 
 
-def play(name: str, *, longest: int = 60) -> None:
+def play(name: str, *, longest: int = 60, kind: type[History] = Remembering) -> None:
     """One history to its end, and its log once more. ``longest``: the most events before all behave."""
-    history = History(random.Random(name), parts=True)
+    history = kind(random.Random(name), parts=True)
     try:
         history.unkind(history.rng.randint(5, longest))
         history.settle()
@@ -43,6 +86,11 @@ def play(name: str, *, longest: int = 60) -> None:
         raise
 
 
+def play_many(name: str, count: int) -> None:
+    for number in range(count):
+        play(f"{name}/{number}")
+
+
 def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where only the last two dead peers and forgotten jobs are remembered, as after thousands of others: one that
     is reported again counts as new, and the rules still hold.
@@ -50,7 +98,42 @@ def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(peer_changes, "REMEMBERED_DEAD", 2)
     monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 2)
     for number in range(HISTORIES // 10):
-        play(f"{seed}/short/{number}", longest=200)
+        play(f"{seed}/short/{number}", longest=200, kind=History)
+
+
+# A test that cannot fail shows nothing: rules of the core are broken on purpose.
+
+
+def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
+    """A peer with a task is heard, whichever assignment it speaks of."""
+
+    def held(made: changeset.ChangeSet, event: Acked) -> Peer | None:
+        peer = made.state.peers.get(event.peer)
+        return peer if peer is not None and peer.assignment else None
+
+    patch.setattr(core, "_held", held)
+
+
+def _purged_jobs_come_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changeset, "REMEMBERED_PURGED", 0)
+
+
+def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(core._HANDLERS, BackoffEnded, lambda made, event: None)
+
+
+def _nobody_is_killed(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(core._HANDLERS, JobKilled, lambda made, event: None)
+
+
+@pytest.mark.parametrize("broken", [_late_is_in_time, _purged_jobs_come_back, _tasks_never_wake, _nobody_is_killed])
+def test_a_broken_rule_is_found(
+    broken: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one rule of the core broken, something that is held against every history no longer holds."""
+    broken(monkeypatch)
+    with pytest.raises((AssertionError, InternalError)):
+        play_many(f"{seed}/broken", 10 * MOST_TO_REACH)
 
 
 def test_histories_reach_everything(seed: int) -> None:

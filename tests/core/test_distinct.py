@@ -11,9 +11,10 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.repeats import DistinctShard, first_ones
 from sardonyx.state.row_pack import SCHEMA
 from tests.core.relation_histories import Block, Run, chance_of, counted, entries, log, times
+from tests.sizes import histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
 
 
 def shard_of(spec):

@@ -21,6 +21,8 @@ from coordinator.core.state import Job
 from coordinator.core.stored_state import decode_state, encode_state
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
+WAITING = {"no-live-peers", "queued-behind", "peers-missing", "takes-turns", "no-tag", "over-share", "peers-too-old"}
+"""One of these comes first if a job waits for peers."""
 
 
 def flat(explanation: Explanation) -> list[str]:
@@ -154,5 +156,7 @@ def test_whatever_happens_there_is_a_reason(seed: int) -> None:
                 found = explain(state, job)
                 assert found.reasons, f"{seed}/explain/{number}: {job}: {history.world.picture()}"
                 assert len(as_lines(found, history.world.now)) > len(found.reasons)
+                if job in state.jobs and state.jobs[job].waits_for:
+                    assert found.reasons[0].code in WAITING
                 assert explain(decode_state(encode_state(state)), job) == found
                 assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation) == found

@@ -31,6 +31,7 @@ from sardonyx.state.planned import Piece
 from sardonyx.state.release import holds_rows
 from sardonyx.state.window_rows import SCHEMA
 from sardonyx.testing import ClockedRun, run_job
+from tests import sizes
 from tests.core.window_jobs import each, found, only
 
 KARATE = nx.karate_club_graph()
@@ -210,7 +211,7 @@ def test_crashes_change_no_bit() -> None:
     wanted = messages(run)
     assert {task: len(rows) for task, rows in wanted.items()} == {"out-ranks": 34, "out-distances": 34}
     run.close()
-    for chance in histories(60):
+    for chance in histories(sizes.histories(12, whole=60)):
         run = ClockedRun(club(), batch_size=chance.choice([1, 4, 11, 1000]), topics={"links": 2})
         order = chance.sample(LINKS, len(LINKS))
         while order:

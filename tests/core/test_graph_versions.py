@@ -27,9 +27,10 @@ from sardonyx.state.graph_rows import EDGES, VERTICES, GraphPlan, Run
 from sardonyx.state.graph_versions import Timely, VersionShard, is_waiting
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.window_rows import SCHEMA
+from tests import sizes
 from tests.core.graph_programs import depth_send, depth_update
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or sizes.histories(20, whole=40))
 SIZE = 10
 LIMITS = [1, 3, 1000]
 
@@ -236,7 +237,7 @@ def test_changes_are_what_differs_from_the_version_before(algorithm: str) -> Non
     """A reader that keeps the last result of each vertex has all results of each version; and none comes twice."""
     start = {} if algorithm == "connected_components" else {"start": [3]}
     more = {**start, **({"hops": 2} if algorithm == "k_hop" else {})}
-    for chance, pieces in histories(HISTORIES, algorithm):
+    for chance, pieces in histories(HISTORIES // 2, algorithm):
         every = run(spec_of(algorithm, **more), pieces, chance)
         changes = run(spec_of(algorithm, emit="changes", **more), pieces, chance)
         kept: dict[Any, Any] = {}

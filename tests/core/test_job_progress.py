@@ -44,6 +44,7 @@ from sardonyx.core.positions import LONGEST, Partition, Position
 from sardonyx.core.progress import Look
 from sardonyx.core.record_way import Seen
 from sardonyx.testing import ClockedRun
+from tests.sizes import histories
 
 Begin = Callable[..., ClockedRun]
 DAY = "2026-11-23T"
@@ -504,12 +505,13 @@ def test_a_source_with_hundreds_of_partitions_has_progress(sardonyx_clocked: Beg
     """Its fronts are coarser in statements and positions, which stay short. Progress is never beyond what is in windows, moves,
     and reaches the end.
     """
-    run = sardonyx_clocked(traffic(), topics={"hits": 800})
-    rows = [3 + number * 7 % 5 for number in range(800)]
+    count = histories(400, whole=800)
+    run = sardonyx_clocked(traffic(), topics={"hits": count})
+    rows = [3 + number * 7 % 5 for number in range(count)]
 
     def fill(minute: int) -> None:
-        for number, count in enumerate(rows):
-            for second in range(count):
+        for number, seconds in enumerate(rows):
+            for second in range(seconds):
                 row = hit(f"10:{minute:02}:{second:02}")
                 run._engine.topics.append(Partition("hits", number), msgspec.json.encode(row), None)
 
@@ -519,11 +521,11 @@ def test_a_source_with_hundreds_of_partitions_has_progress(sardonyx_clocked: Beg
     fill(2)
     run.give("hits", [])
     found = [each.everywhere or 0 for each in progress(run).sources]
-    assert all(everywhere <= count for everywhere, count in zip(found, rows, strict=True))
+    assert all(everywhere <= given for everywhere, given in zip(found, rows, strict=True))
     fill(3)
     run.give("hits", [])
     found = [each.everywhere or 0 for each in progress(run).sources]
-    assert all(0 < everywhere <= 2 * count for everywhere, count in zip(found, rows, strict=True)), found[:20]
+    assert all(0 < everywhere <= 2 * given for everywhere, given in zip(found, rows, strict=True)), found[:20]
     texts = [position.metadata() for task in run._engine.tasks.values() for position in task.positions.values()]
     assert max(map(len, texts)) <= LONGEST
     between = run._engine.graph.stage("per-user").ingress[0].topic

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from sardonyx.core.clocks import NEVER
 from sardonyx.core.joining import RelationSpec
 from sardonyx.state.joins import JoinShard, bounds
 from sardonyx.state.sides import LEFT, RIGHT
-from tests.core.relation_histories import Run, chance_of, counted, entries, interleaved, log, times
+from tests.core.relation_histories import entries, runs_as, times
+from tests.sizes import histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
 """``SARDONYX_HISTORIES=5000`` for a long run."""
 WITHIN = [0, 3, 20, [-5, 0], [0, 12], [2, 9], [-9, -2]]
 
@@ -32,16 +32,9 @@ def shard_of(spec):
     return lambda store: JoinShard(spec, (["k"], ["k"]), store, (times, times), ordinal=True)
 
 
-def twin(spec, logs):
-    """The results and the late rows of whole logs, as docs/joins.md has it."""
+def twin(spec, on_time):
+    """The results, as docs/joins.md has it."""
     lower, upper = bounds(spec)
-    on_time, late = ([], []), []
-    for block in (block for each in logs for block in each):
-        for row in block.rows:
-            if block.in_force > NEVER and row["t"] + spec.grace < block.in_force:
-                late.append((block.side, tuple(row.items())))
-            else:
-                on_time[block.side].append(row)
     results = []
     for left in on_time[LEFT]:
         partners = [
@@ -54,23 +47,13 @@ def twin(spec, logs):
             results.append(left | named | {"join_time": max(left["t"], right["t"])})
         if not partners and spec.how == "left":
             results.append(left | {"join_time": left["t"]})
-    return results, late
+    return results
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_a_join_gives_what_all_pairs_give_however_its_logs_are_cut_and_lie(number):
     """The multiset of results and of late rows is that of the twin, for several ways of reading the same two logs."""
-    chance = chance_of(f"{SEED}/{number}")
-    spec, logs = spec_of(chance), (log(chance, LEFT), log(chance, RIGHT))
-    for each in logs:  # the names of columns depend on which the left side has
-        each[0].rows.insert(0, {"k": "z", "t": 10**6, "v": 0, "extra": "x"})
-    wanted, late = twin(spec, logs)
-    for _ in range(3):
-        first = [logs[LEFT][0], logs[RIGHT][0]]
-        blocks = first + interleaved(chance, (logs[LEFT][1:], logs[RIGHT][1:]))
-        run = Run(shard_of(spec), blocks, chance, 2)
-        assert counted(run.results) == counted(wanted), (SEED, number, spec)
-        assert sorted(run.late, key=repr) == sorted(late, key=repr), (SEED, number, spec)
+    for _, run in runs_as(f"{SEED}/{number}", spec_of, shard_of, twin):
         assert not entries(run.store), "nothing is kept after the end"
         for rows in run.plans:
             assert [row["join_time"] for row in rows] == sorted(row["join_time"] for row in rows)

@@ -20,8 +20,9 @@ from sardonyx.state.timers import EPOCH, Timer, Timers
 from tests.core.dict_store import DictStore
 from tests.core.keyed_machine import Machine
 from tests.core.keyed_twin import Twin, TwinList, TwinMap, TwinValue
+from tests.sizes import histories
 
-HISTORIES = 180
+HISTORIES = histories(60, whole=180)
 SECOND = 1_000_000
 
 

@@ -24,6 +24,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import COUNTED, Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.state.messages import Mark
+from tests.sizes import histories
 
 SPEC = JobSpec(
     name="two",
@@ -284,7 +285,7 @@ def _audited(seed: int, lost: int) -> link_counts.LinkTally:
 
 def test_an_audit_of_a_running_job_never_takes_what_moves_for_a_loss():
     """Rows that are written between the requests of an audit are unread; rows that are gone are lost, and as many as are gone."""
-    for seed in range(2_000):
+    for seed in range(histories(400, whole=2_000)):
         whole = _audited(seed, 0)
         if not whole.settled:
             assert (whole.lost, whole.twice) == (0, 0), seed

@@ -33,8 +33,9 @@ from sardonyx.testing import ClockedRun
 from sardonyx.testing.memory import StateLog
 from tests.core.keyed_machine import Machine
 from tests.core.test_keyed import a_log, on_row, on_timer, run
+from tests.sizes import histories
 
-HISTORIES = 100
+HISTORIES = histories(40, whole=100)
 Begin = Callable[..., ClockedRun]
 
 

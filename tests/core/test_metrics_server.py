@@ -36,13 +36,6 @@ CLOSED = {
 """Labels with a fixed set of values, and these."""
 
 
-@pytest.fixture(autouse=True)
-def series_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests have counted in this process, and there is room for so many series only."""
-    for metric in REGISTRY._metrics.values():
-        monkeypatch.setattr(metric, "_series", {})
-
-
 @pytest.fixture
 def answers() -> dict[str, str]:
     """What the probes of the server say."""

@@ -22,8 +22,9 @@ from sardonyx.core.plan import Exchange, JobPlan, plan_of
 from sardonyx.core.spec import JobSpec, Route, TaskSpec
 from sardonyx.core.timing import AggregateSpec, WindowSpec
 from sardonyx.job.load import load
+from tests.sizes import histories
 
-HISTORIES = 1000
+HISTORIES = histories(200, whole=1_000)
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("plan.json")
 EXAMPLES = ["clicks", "crawl", "fraud", "traffic", "wordcount"]

@@ -20,8 +20,9 @@ from sardonyx.core.source_fronts import Fronts, HeldRows, Sources, inner
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import Batch, World
+from tests.sizes import histories
 
-HISTORIES = 2000
+HISTORIES = histories(240, whole=2_000)
 CONTROLS = 3000
 """A safeguard that is gone shows itself in one of so many histories, which are the same in each run."""
 

@@ -17,8 +17,9 @@ from sardonyx.core.positions import Partition, Position
 from sardonyx.core.record_way import MOST, Seen, TaskWay, Told, Written, record_way
 from sardonyx.core.spec import OnError, TaskSpec
 from tests.core.progress_world import World
+from tests.sizes import histories
 
-HISTORIES = 60
+HISTORIES = histories(20, whole=60)
 DROPPING = "1/way/21"
 """A history in which records are dropped and it is certain: of the random ones about one in thirty has that."""
 NAMES = st.text("abcdefghij-_0123456789", min_size=1, max_size=20)

@@ -23,9 +23,10 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.state.held_back import held_back
 from sardonyx.state.kinds import less
 from sardonyx.state.sides import LEFT, RIGHT
-from tests.core.relation_histories import Block, counted, interleaved, log
+from tests.core.relation_histories import Block, counted, interleaved, judged, log
 from tests.core.test_joins import twin
 from tests.core.test_shards import Message, Topic, in_topic
+from tests.sizes import histories
 
 PARTITIONS = 3
 
@@ -235,7 +236,7 @@ def test_latest_rows_come_at_the_end_over_several_batches() -> None:
     assert sorted(row["v"] for row in peer.results) == [13, 14, 15, 16, 17, 18, 19]
 
 
-@pytest.mark.parametrize("history", range(40))
+@pytest.mark.parametrize("history", range(histories(12, whole=40)))
 def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> None:
     """Whatever is read beside what, cut where, dropped, or taken over: the results and late rows of the whole logs."""
     rng = random.Random(f"{seed}/relation-shards/{history}")
@@ -247,7 +248,8 @@ def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> N
         store=rng.choice(["memory", "rocksdb"]),
     )
     logs = log(rng, LEFT), log(rng, RIGHT)
-    wanted, late = twin(relation, logs)
+    on_time, late = judged(relation, logs)
+    wanted = twin(relation, on_time)
     peer = Peer(relation, rng.choice([1, 3, 1000]), "k string, v bigint, extra string")
     blocks = interleaved(rng, logs)
     while blocks:
@@ -264,7 +266,7 @@ def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> N
     assert not peer.behind, f"seed {seed}, history {history}: a result came after the clock had passed it"
 
 
-@pytest.mark.parametrize("history", range(40))
+@pytest.mark.parametrize("history", range(histories(12, whole=40)))
 def test_no_result_is_behind_the_clock_that_the_task_has_stated(seed: int, history: int) -> None:
     """Else it would be late for a window after the task, although no row was late for the task. It holds for all kinds."""
     rng = random.Random(f"{seed}/relation-clocks/{history}")

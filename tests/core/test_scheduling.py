@@ -12,7 +12,6 @@ from coordinator.core import entitlement, scheduling
 from coordinator.core import state as state_module
 from coordinator.core.decide import decide
 from coordinator.core.entitlement import targets
-from coordinator.core.scheduling import Offer
 from coordinator.core.state import Bounds, Kind, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import due
@@ -71,38 +70,12 @@ def test_more_peers_to_begin_than_a_task_takes() -> None:
     assert list(world.state.jobs["work"].tasks["read"].peers) == ["P1", "P2"]
 
 
-def test_nothing_behind_a_task_that_nobody_works_on() -> None:
-    """While the first task waits for two peers, one peer is not put on the second."""
-    world = running("read -> write; read begins with 2", "P1 is born")
-    assert scheduling.choose(world.state, "work", {Kind(FORMAT, frozenset()): 1}) is None
-    assert scheduling.choose(world.state, "work") == Offer("work", "read", 2)
-    assert scheduling.waits_for(world.state, "work") == 1
-
-
 def test_another_branch_goes_on() -> None:
     """A task that waits for peers holds up what is behind it, and nothing else."""
     world = running("a -> c, b -> d; a begins with 3", "P1 is born")
     assert world.state.peers["P1"].assignment is not None
     assert world.state.peers["P1"].assignment.task == "b"
     assert scheduling.waits_for(world.state, "work") == 0
-
-
-def test_several_are_preempted_at_once() -> None:
-    """If the front needs two and one is idle, one is preempted; without a peer to preempt, the job waits and says so."""
-    world = running(
-        "read -> write; read begins with 2; write takes at most 1",
-        "P1, P2, P3 are born",
-        "P3 acks",
-        "P1 dies",
-        "P2 dies",
-    )
-    assert world.state.peers["P3"].assignment is not None
-    assert world.state.peers["P3"].assignment.task == "write"
-    assert world.state.jobs["work"].waits_for == 1
-    world.say("P4 is born")
-    assert world.state.on_task(world.state.jobs["work"].tasks["read"]) == ["P4", "P3"]
-    assert world.state.jobs["work"].tasks["write"].peers == {}
-    assert world.state.jobs["work"].waits_for == 0
 
 
 def test_a_sealing_peer_is_not_preempted() -> None:
@@ -117,21 +90,6 @@ def test_a_sealing_peer_is_not_preempted() -> None:
     assert scheduling.preemption(world.state, "work") is None
     world.say("P2 completes")
     assert world.state.assignment("P2").task == "a"
-
-
-def test_jobs_take_turns_from_the_last_one_served() -> None:
-    """Three jobs, one peer after the other: each job once, in the order in which they were handed in, and round again."""
-    world = World()
-    for job in ("one", "two", "three"):
-        world.say(f"{job} is submitted: read -> write")
-        world.say(f"the links of {job} are made")
-    served = []
-    for number in range(1, 7):
-        world.say(f"P{number} is born")
-        place = world.state.peers[f"P{number}"].assignment
-        assert place is not None
-        served.append(place.job)
-    assert served == ["one", "two", "three"] * 2
 
 
 def test_every_unbounded_job_works(seed: int) -> None:

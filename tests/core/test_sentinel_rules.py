@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from sentinel.rules import PartitionView, exhausted, sealable
+from tests.sizes import histories
 
 LEADER, OTHER = "leader", "other"
 
@@ -114,7 +115,7 @@ def test_random_histories_converge_on_one_sentinel_at_the_end():
     """Writers append records and sentinels in any order, readers cut batches anywhere, abort and die: every record is
     committed exactly once, and in the end the partition is drained with the leader's sentinel as the last thing to read.
     """
-    for seed in range(3000):
+    for seed in range(histories(600, whole=3_000)):
         _history(random.Random(seed), seed)
 
 

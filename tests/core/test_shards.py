@@ -32,6 +32,7 @@ from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec, length
 from sardonyx.runtime.functions import import_function
 from sardonyx.state.rocks import RocksStore
 from tests.plain_store import plain_store
+from tests.sizes import histories
 
 MINUTE = 60_000_000
 PARTITIONS = 3
@@ -379,7 +380,7 @@ def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> Non
     assert [row["hits"] for row in peer.results] == [3]
 
 
-@pytest.mark.parametrize("history", range(60))
+@pytest.mark.parametrize("history", range(histories(20, whole=60)))
 def test_random_histories_count_each_row_once(seed: int, history: int) -> None:
     """Whatever is cut where, dropped, or taken over: each window counts the rows that were on time."""
     rng = random.Random(f"{seed}/shards/{history}")

@@ -9,8 +9,9 @@ from sardonyx.state import messages
 from sardonyx.state.log import ShardLog
 from sardonyx.state.messages import Mark, Place
 from sardonyx.state.restore import Restore
+from tests.sizes import histories
 
-HISTORIES = 10_000
+HISTORIES = histories(500, whole=10_000)
 CONTROLS = 1_000
 
 

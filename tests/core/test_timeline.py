@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 from history_maker import History
+from test_cli_history import LINKS, SPEC
 
 from coordinator.core.state import new_state
 from coordinator.history.replay import Replay
@@ -26,26 +27,15 @@ from sardonyx.core.events import (
     JobKilled,
     JobSubmitted,
     Left,
-    LinkFacts,
     LinksCreated,
     PeerBorn,
     PeerDied,
     TaskFailed,
 )
-from sardonyx.core.spec import JobSpec, TaskSpec
 
-SPEC = JobSpec(
-    name="j",
-    workflow=[("read", "write")],
-    catalog=[
-        TaskSpec(name="read", type="input", connector="generator", options={"count": 10}),
-        TaskSpec(name="write", type="output", connector="blackhole"),
-    ],
-)
 ALONE = msgspec.structs.replace(
     SPEC, catalog=[msgspec.structs.replace(task, consumption="sequential") for task in SPEC.catalog]
 )
-LINKS = {"read.splits": LinkFacts(2), "read.write": LinkFacts(2)}
 ERROR = Failure("SX-TEST", "something broke\nand more")
 BEGIN: list[AnyEvent] = [
     PeerBorn(at=10.0, peer="a"),

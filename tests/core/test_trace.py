@@ -9,8 +9,9 @@ from sardonyx.core.source_fronts import Sources
 from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import World
 from tests.core.test_progress import _rows, chain
+from tests.sizes import histories
 
-HISTORIES = 400
+HISTORIES = histories(100, whole=400)
 
 
 def test_a_record_is_never_called_through_before_it_is(seed: int) -> None:

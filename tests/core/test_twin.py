@@ -48,9 +48,11 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.untouched import untouched
+from tests.sizes import ALL, histories
 
-HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES") or histories(200, whole=1_000))
 BATCHES = 4
+MOST_TO_SHOW = 5_000
 
 Entries = list[tuple[int, AnyEvent]]
 
@@ -290,7 +292,9 @@ BREAKS: list[Break] = [
     _seals_at_once,
     _slots_go_upward,
     _waiting_ones_are_left,
-    _jobs_take_no_turns,
+    pytest.param(
+        _jobs_take_no_turns, marks=pytest.mark.skipif(not ALL, reason="shows in few histories: make test-all")
+    ),
     _nobody_is_preempted,
     _nothing_is_blocked,
     _tasks_never_wake,
@@ -304,16 +308,16 @@ BREAKS: list[Break] = [
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.strip("_"))
 def test_a_broken_rule_is_found(broken: Break, seed: int) -> None:
-    """With one rule of the core broken, the two disagree within a few times the usual number of histories.
+    """With one rule of the core broken, the two disagree soon.
 
-    The rarest, that jobs take no turns, shows in one history of three hundred: the usual number would miss it now and then.
+    The rarest, that jobs take no turns, shows in one history of three hundred.
     """
 
     def played() -> Iterator[Disagreement | None]:
-        for number in range(5 * HISTORIES):
+        for number in range(MOST_TO_SHOW):
             entries = history(f"{seed}/{number}")
             with pytest.MonkeyPatch.context() as patch:
                 broken(patch)
                 yield disagreement(entries)
 
-    assert any(played()), f"{5 * HISTORIES} histories did not show it"
+    assert any(played()), f"{MOST_TO_SHOW} histories did not show it"

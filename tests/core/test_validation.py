@@ -69,58 +69,6 @@ def test_a_good_job_passes():
     validate(job.spec(), import_functions=False)
 
 
-def test_everything_is_reported_at_once():
-    """One error holds every problem; each names its task and says what to do."""
-    job = Job("many problems")
-    job.input("read", Connector("files", {"format": "csvv", "headr": True}))
-    job.task("clean", bare, after="raed")
-    job.task("clean", lambda row: row, after="read")
-    job.task("label", label, after="clean", params={"lat": 3}, batch_timeout="5 parsecs", min_peers=9)
-    job.output("publish", kafka("bad topic"), after="label", sequential=True, max_peers=2)
-    spec, found = read(job.data())
-    with pytest.raises(JobInvalid) as caught:
-        validate(spec, functions=job.functions)
-    found += caught.value.problems
-    assert {problem.code for problem in found} == {
-        "SX-JOB-NAME",
-        "SX-JOB-DUPLICATE",
-        "SX-JOB-UNKNOWN-TASK",
-        "SX-JOB-CONNECTOR",
-        "SX-JOB-UNITS",
-        "SX-JOB-PEERS",
-        "SX-FN-NAME",
-        "SX-FN-ANNOTATION",
-        "SX-FN-PARAMS",
-    }
-    text = str(caught.value)
-    for hint in ("did you mean 'read'", "did you mean 'csv'", "did you mean 'header'", "needs path", "5 parsecs"):
-        assert hint in text, hint
-    assert all(problem.fix for problem in found)
-    assert {problem.where.get("task") for problem in found} == {None, "read", "clean", "label", "publish"}
-
-
-def test_a_cycle_is_shown():
-    """The message shows the circle in the direction in which records would run."""
-    job = a_job()
-    job.task("a", clean, after=["clean", "c"])
-    job.task("b", clean, after="a")
-    job.task("c", clean, after="b")
-    job.output("out", blackhole(), after="c")
-    problem = only(job)
-    assert problem.code == "SX-JOB-CYCLE"
-    circle = problem.message.rpartition(": ")[2].split(" -> ")
-    assert circle[0] == circle[-1]
-    assert "".join(circle[:-1] * 2).count("abc") >= 1
-
-
-def test_a_task_that_comes_after_itself_is_a_cycle():
-    """The smallest circle."""
-    job = a_job()
-    job.task("a", clean, after=["clean", "a"])
-    job.output("out", blackhole(), after="a")
-    assert only(job).message == "the tasks form a cycle: a -> a"
-
-
 def test_tasks_without_a_way():
     """A function or output that nothing comes before; a function or input that nothing comes after."""
     job = a_job()

@@ -6,7 +6,6 @@ import json
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -23,23 +22,11 @@ from window_jobs import (
 
 import sardonyx
 from sardonyx import (
-    Collect,
     Count,
-    Distinct,
-    First,
-    Last,
-    Max,
-    Mean,
-    Min,
     Quantile,
     Sum,
-    Var,
-    calendar,
-    counted,
     event_time,
     every,
-    everything,
-    hopping,
     kafka_time,
     on_count,
     session,
@@ -82,69 +69,6 @@ def test_only_the_time_of_kafka_records_has_a_limit_of_its_own():
     assert TimeSpec(column="at").most_ahead is None
     assert TimeSpec(column="at", kind="kafka").most_ahead == "1 day"
     assert TimeSpec(column="at", kind="kafka", ahead="5 min").most_ahead == "5 min"
-
-
-@pytest.mark.parametrize(
-    ("windows", "spec"),
-    [
-        (tumbling("1 min"), WindowSpec(kind="tumbling", size="1 min")),
-        (hopping("10 min", "1 min"), WindowSpec(kind="hopping", size="10 min", every="1 min")),
-        (hopping("10 min", every="3 min"), WindowSpec(kind="hopping", size="10 min", every="3 min")),
-        (session("30 min"), WindowSpec(kind="session", gap="30 min")),
-        (session("30 min", most="12 h"), WindowSpec(kind="session", gap="30 min", most="12 h")),
-        (counted(100), WindowSpec(kind="counted", size=100)),
-        (counted(100, every=10), WindowSpec(kind="counted", size=100, every=10)),
-        (calendar("day", zone="Europe/Berlin"), WindowSpec(kind="calendar", unit="day", zone="Europe/Berlin")),
-        (calendar("month"), WindowSpec(kind="calendar", unit="month")),
-        (everything(), WindowSpec(kind="everything")),
-        ({"kind": "tumbling", "size": "1 min"}, WindowSpec(kind="tumbling", size="1 min")),
-    ],
-)
-def test_kinds_of_windows(windows, spec):
-    """Each kind as the spec has it; all of them can run, also a hopping window whose every does not divide its size."""
-    job = a_job(windows)
-    made = spec_of(job)
-    window = made.task("per-user").window
-    assert window is not None
-    assert msgspec.structs.replace(window, aggregate={}) == spec
-    assert found(job) == []
-
-
-def test_what_windows_aggregate():
-    """Every aggregate with its column and options, in the order of the names; it survives its encoding."""
-    given = {
-        "rows": Count(),
-        "known": Count("ms"),
-        "sum": Sum("ms"),
-        "min": Min("ms"),
-        "max": Max("ms"),
-        "mean": Mean("ms"),
-        "var": Var("ms"),
-        "first": First("ms"),
-        "last": Last("ms"),
-        "users": Distinct("n", most=1000),
-        "p99": Quantile("ms", 0.99),
-        "all": Collect("ms", most=10),
-    }
-    job = a_job(aggregate=given)
-    spec = spec_of(job)
-    window = spec.task("per-user").window
-    assert window is not None
-    assert list(window.aggregate) == sorted(given)
-    assert window.aggregate["rows"] == AggregateSpec(of="count")
-    assert window.aggregate["known"] == AggregateSpec(of="count", column="ms")
-    assert window.aggregate["users"] == AggregateSpec(of="distinct", column="n", options={"most": 1000})
-    assert window.aggregate["p99"] == AggregateSpec(of="quantile", column="ms", options={"q": 0.99})
-    assert {name: spec.of for name, spec in window.aggregate.items() if name in given} | {
-        "rows": "count",
-        "known": "count",
-        "users": "distinct",
-        "p99": "quantile",
-        "all": "collect",
-    } == {name: spec.of for name, spec in window.aggregate.items()}
-    assert decode_spec(encode_spec(spec)) == spec
-    assert list(decode_spec(encode_spec(spec)).task("per-user").window.aggregate) == list(window.aggregate)
-    assert found(job) == []
 
 
 @pytest.mark.parametrize(

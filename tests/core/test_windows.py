@@ -20,10 +20,11 @@ from sardonyx.state.times import times_of
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 from tests.core.dict_store import DictStore
 from tests.core.window_twin import Twin
+from tests.sizes import histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES", "40"))
-"""Logs for each kind of window. ``make simulated`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(10, whole=210))
+"""Logs for each kind of window. ``make test-all`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
 SHARES = 5
 """Tests over which the logs of a kind are spread: several processes run them."""

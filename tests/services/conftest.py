@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -221,3 +221,18 @@ def task(make_task: Callable[..., Task]) -> Task:
     task = make_task()
     task.create()
     return task
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails, also by its timeout, shows what daemons wrote to their logs last while it ran."""
+    report = yield
+    if report.failed and call.when == "call":
+        folder = item._request.getfixturevalue("tmp_path_factory").getbasetemp()  # type: ignore[attr-defined]
+        for path in sorted(folder.rglob("*.log")):
+            if path.stat().st_mtime >= call.start:
+                end = "\n".join(path.read_text("utf-8", "replace").splitlines()[-20:])
+                report.sections.append((f"the end of {path.relative_to(folder)}", end))
+    return report

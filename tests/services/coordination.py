@@ -227,7 +227,3 @@ def hold_together(zk: ZooKeeperSession, settings: Settings) -> None:
     assert decided_nodes(zk) == project(state)
     requests = [entry.request for _, entry in event_log.read_entries(zk) if entry.request]
     assert len(set(requests)) == len(requests), "a request was taken twice"
-
-
-if __name__ == "__main__":
-    Coordinator(load_settings(), FakeLinks()).run()

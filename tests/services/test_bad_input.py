@@ -41,23 +41,6 @@ TINY = HEAD + 'job = Job("tiny")\njob.output("drop", blackhole(), after=job.inpu
 # --- What the machine and the cluster must provide --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["run", "job.py"], ["run", "job.py", "--peers", "1"], ["peer"], ["dev"]])
-@pytest.mark.parametrize("code", ["SX-JAVA-MISSING", "SX-JAVA-OLD"])
-def test_without_a_java_that_will_do(
-    command: list[str], code: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever needs Java says so itself, with the line that installs it, before anything is begun."""
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, TINY)
-    old = tmp_path / "bin" / "java"
-    if code == "SX-JAVA-OLD":
-        old.parent.mkdir()
-        old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-        old.chmod(0o755)
-    env = {**(settings.environment() if len(command) != 2 else {}), "PATH": str(old.parent), "JAVA_HOME": ""}
-    told(called(*command, env=env), code, "Java 17", "apt-get install")
-
-
 @pytest.mark.parametrize(
     "command", [["run", "job.py"], ["coordinator"], ["peer"], ["job", "submit", "job.py"], ["job", "list"]]
 )
@@ -138,19 +121,6 @@ job.output("publish", kafka("{published}", format="json", key="carrier"), after=
         assert {(task.rows_in, task.rows_out, task.skipped) for task in view.tasks} == {(0, 0, 0)}
         assert [path.name for path in (tmp_path / name / "out").iterdir()] == ["_SUCCESS"]
     assert house.records(published) == []
-
-
-def test_a_schema_that_does_not_fit(house: House, tmp_path: Path) -> None:
-    """A column that the header lacks is found at once; a value of another type when it is read, with file and line."""
-    (tmp_path / "in.csv").write_text("dest,dep_delay,carrier\nIAH,2,UA\nMIA,soon,AA\n")
-    read = 'files("in.csv", format="csv", header=True, schema="%s")'
-    lacks = written(tmp_path, TO_FILES % ("misfit", "json", read % "carrier string, dep_dely double"))
-    for command in (["check"], ["run"], ["job", "submit"]):
-        told(house.call(*command, lacks), "SX-INPUT-SCHEMA", "'dep_dely'", "did you mean 'dep_delay'")
-    wrong = written(tmp_path, TO_FILES % ("misfit", "json", read % "carrier string, dep_delay double"))
-    result = house.call("job", "await", house.client.submit(wrong).id)
-    told(result, "SX-INPUT-SCHEMA", "in.csv", "line 3", "'soon'", "dep_delay")
-    assert not (tmp_path / "out").exists()
 
 
 def test_records_of_a_topic_that_do_not_fit(house: House, tmp_path: Path) -> None:

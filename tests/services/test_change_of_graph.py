@@ -286,6 +286,7 @@ def test_tasks_that_are_not_touched_go_on(sardonyx_clusters: Callable[..., Clust
         assert sorted(row["n"] for row in cluster.records(beside)) == list(range(growing.filled))
 
 
+@pytest.mark.gate
 def test_a_task_takes_the_place_of_another_and_no_row_is_left_out(sardonyx_clusters: Callable[..., Cluster]) -> None:
     """While the old one is read to its end, rows take the way through the new one. Then that goes, too."""
     with sardonyx_clusters() as cluster:

@@ -93,6 +93,7 @@ def test_positions_whose_coordinator_is_out_of_reach(door: tuple[Settings, Setti
     successor.close()
 
 
+@pytest.mark.gate
 def test_a_record_of_an_aborted_transaction_takes_no_place_of_a_later_one(
     door: tuple[Settings, Settings, Proxy], member: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from sardonyx.client.clocks import JobClock
 from sardonyx.client.job_handle import JobHandle
 from tests.services.house import House
@@ -57,6 +59,7 @@ def awaited(handle: JobHandle, second: int, *tasks: str) -> JobClock:
     return until(there, what=f"the clocks of {', '.join(tasks)} at second {second}", timeout=60)
 
 
+@pytest.mark.gate
 def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, tmp_path: Path) -> None:
     """It goes from task to task, through tasks that several peers share; what holds it is named; the commands show it."""
     topic = house.make_topic("timed")

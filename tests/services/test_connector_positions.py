@@ -170,6 +170,7 @@ def way(settings: Settings, topic: str, tmp_path: Path) -> Iterator[Callable[...
 AFTER_THREE = (FIRST + timedelta(minutes=2, seconds=30)).isoformat()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("start", "end", "first", "last"),
     [
@@ -219,6 +220,7 @@ def told(settings: Settings) -> str:
     return name
 
 
+@pytest.mark.gate
 def test_a_death_between_the_commits_costs_nothing(way: Callable[..., Way], told: str):
     """The successor reads on from the database, and says in Kafka what the dead one could not, once; if it dies over
     that as well, the next one does.

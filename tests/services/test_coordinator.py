@@ -10,23 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.core.decide import decide, replay
+from coordinator.core.decide import replay
 from coordinator.core.projection import project
-from coordinator.core.state import new_state
 from coordinator.core.stored_state import encode_state
 from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.leader import Leader
 from coordinator.loop.limits import Limits
-from coordinator.loop.log_writer import PendingEntry, append
+from coordinator.loop.log_writer import PendingEntry
 from sardonyx.core import node_paths
-from sardonyx.core.effects import Create, TreeEffect
+from sardonyx.core.effects import Create
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import (
     Acked,
-    AckTimedOut,
     Evicted,
-    GraceEnded,
     JobKilled,
     JobPurged,
     JobSubmitted,
@@ -39,10 +36,9 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Append, Check
-from tests.proxy import Proxy
 from tests.services.coordination import (
     SPEC,
     FakeLinks,
@@ -83,49 +79,6 @@ def follows(settings: Settings) -> Leader:
 # The way of one decision
 
 
-def test_a_job_runs_to_its_end(zk: ZooKeeperSession, quick: Settings) -> None:
-    """Submitted, planned, offered, acked, exhausted, sealed, completed, its topics gone: every step stands in the log."""
-    links = FakeLinks()
-    with coordinator(quick, links), peers(quick, "p1", "p2") as (p1, p2):
-        submit(zk, "count-1")
-        until(lambda: completed(zk, "count-1"), what="the job to be completed")
-        until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
-        until(
-            lambda: {peer.seen[-1].state for peer in (p1, p2) if peer.seen} == {"idle"},
-            what="the peers to see that they are free",
-        )
-    assert links.asked == [("create", "count-1"), ("delete", "count-1")]
-    assert {note.state for peer in (p1, p2) for note in peer.seen} >= {"idle", "acking", "active", "sealing"}
-    hold_together(zk, quick)
-
-
-def test_births_and_deaths_are_seen(zk: ZooKeeperSession, quick: Settings) -> None:
-    """A pulse that appears is a birth, with where the peer runs; one that vanishes is a death."""
-    with coordinator(quick):
-        with peers(quick, "p1"):
-            until(lambda: zk.read(node_paths.peer_state("p1")), what="the birth")
-        until(lambda: zk.read(node_paths.peer_state("p1")) is None, what="the death")
-    born, died = [event for _, event in event_log.read_log(zk)]
-    assert (born, died) == (
-        PeerBorn(at=born.at, peer="p1", daemon="fake", host="here", pid=1),
-        PeerDied(at=died.at, peer="p1"),
-    )
-    assert 0 < born.at <= died.at
-
-
-def test_a_peer_that_never_answers_is_revoked_and_its_pulse_removed(zk: ZooKeeperSession, settings: Settings) -> None:
-    """The ack timer revokes it; when it does not go by itself, its pulse is taken away; the task goes to another."""
-    short = with_timers(settings, ack_timeout=2.0, revoke_grace=0.3)  # time enough for one who does answer
-    with coordinator(short), peers(short, "mute", answers=False):
-        submit(zk, "count-1")
-        until(lambda: zk.children(node_paths.PULSE) == [], what="the pulse to be removed")
-        with peers(short, "p1"):
-            until(lambda: completed(zk, "count-1"), what="the job to be completed")
-    told = [event for _, event in event_log.read_log(zk) if getattr(event, "peer", "") == "mute"]
-    assert list(map(type, told)) == [PeerBorn, AckTimedOut, GraceEnded, PeerDied]
-    hold_together(zk, short)
-
-
 def test_unreadable_requests_are_removed_and_harm_nobody(zk: ZooKeeperSession, quick: Settings) -> None:
     """Rubbish in the inbox is named in a warning, bounded, and removed; what is readable beside it is handled."""
     zk.create("/inbox/rubbish", b"\xff\x00" * 5_000)
@@ -141,26 +94,6 @@ def test_unreadable_requests_are_removed_and_harm_nobody(zk: ZooKeeperSession, q
     assert warned >= {"rubbish", "evict", "submit", "nest"}
     assert all(len(line.get("data", b"")) <= 200 for line in lines)
     assert not [line for line in lines if line["log_level"] == "error"]
-
-
-def test_a_request_sent_again_after_it_was_taken_is_left_out(
-    zk: ZooKeeperSession, quick: Settings, zookeeper: str
-) -> None:
-    """The reply is lost and the leader has taken the request before its writer can look: still it is logged once."""
-    with Proxy(zookeeper) as proxy, coordinator(quick):
-        far = ZooKeeperSession.connect(load_settings(deployment=quick.deployment, zookeeper={"hosts": proxy.address}))
-        zk.request(Evicted(peer="p1"))
-        until(lambda: event_log.last(zk) == 1, what="the log to begin")
-        for n in range(2, 5):
-            proxy.lose_replies()
-            with ThreadPoolExecutor(1) as pool:
-                sending = pool.submit(far.request, Evicted(peer=f"p{n}"))
-                until(lambda n=n: event_log.last(zk) == n, what="the leader to take the request")
-                proxy.cut()
-                sending.result(30)
-            until(lambda: zk.children(node_paths.INBOX) == [], what="the second one to be removed")
-        far.close()
-    assert [event.peer for _, event in event_log.read_log(zk)] == ["p1", "p2", "p3", "p4"]
 
 
 def test_many_requests_at_once(zk: ZooKeeperSession, quick: Settings) -> None:
@@ -203,41 +136,6 @@ def test_snapshots_are_taken_in_the_midst_of_much_that_waits(zk: ZooKeeperSessio
     assert len(written) >= 3
     assert encode_state(follows(timers).state) == encode_state(leader.state)
     hold_together(zk, timers)
-
-
-@pytest.mark.parametrize("snapshot_every", [3, 1000])
-def test_a_takeover_gives_the_same_state_with_and_without_a_snapshot(
-    zk: ZooKeeperSession, settings: Settings, snapshot_every: int
-) -> None:
-    """Whatever the next leader starts from, its state is byte for byte the replayed log's, and the tree is that state."""
-    timers = with_timers(settings, snapshot_every=snapshot_every)
-    with coordinator(timers), peers(timers, "p1", "p2"):
-        submit(zk, "count-1")
-        until(lambda: completed(zk, "count-1"), what="the job to be completed")
-    assert bool(zk.children(node_paths.SNAPSHOT)) == (snapshot_every == 3)
-    leader = follows(timers)
-    assert encode_state(leader.state) == encode_state(replay(event_log.read_log(zk), deployment=timers.deployment))
-    hold_together(zk, timers)
-
-
-@pytest.mark.parametrize("applied", [0.0, 0.3, 0.7, 1.0])
-def test_effects_that_stand_in_part_are_repaired(zk: ZooKeeperSession, quick: Settings, applied: float) -> None:
-    """Whatever part of its last effects a leader had written when it died, the next one makes the tree whole."""
-    with leadership(quick) as won:
-        events = [
-            PeerBorn(at=1.0, peer="p1"),
-            JobSubmitted(at=2.0, job="count-1", spec=SPEC),
-            PeerDied(at=3.0, peer="p1"),
-            PeerBorn(at=4.0, peer="p2"),
-        ]
-        zk.create(node_paths.pulse("p2"))
-        append(won, 1, list(map(PendingEntry, events)))
-        state = new_state(quick.deployment)
-        changes = [e for n, event in enumerate(events, 1) for e in decide(state, n, event) if isinstance(e, TreeEffect)]
-        for change in changes[: int(len(changes) * applied)]:
-            won.commit([change])
-    follows(quick)
-    hold_together(zk, quick)
 
 
 def test_effects_too_large_for_one_transaction(
@@ -388,17 +286,6 @@ def test_an_embedded_coordinator_does_not_change_how_threads_take_turns() -> Non
     coordinator.stop()
     coordinator.run()
     assert sys.getswitchinterval() == before
-
-
-def test_what_happened_while_nobody_led(zk: ZooKeeperSession, quick: Settings) -> None:
-    """Births, requests and deaths of the meantime are found by the next leader, and unfinished topics are made."""
-    with coordinator(quick), peers(quick, "p1"):
-        until(lambda: zk.read(node_paths.peer_state("p1")), what="the birth")
-    submit(zk, "count-1")
-    with peers(quick, "p2"), coordinator(quick):
-        until(lambda: completed(zk, "count-1"), what="the job to be completed")
-        assert zk.read(node_paths.peer_state("p1")) is None
-    hold_together(zk, quick)
 
 
 def test_a_leadership_that_breaks_is_said_and_begun_anew(zk: ZooKeeperSession, quick: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Coordinators in processes of their own on a real ZooKeeper: killed, paused, without ZooKeeper, beside another version."""
+"""The coordinator's daemon on a real ZooKeeper: without ZooKeeper, and at a log of another version."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import structlog
 import structlog.testing
 
-from coordinator.core.decide import replay
-from coordinator.core.stored_state import encode_state
-from coordinator.loop import event_log
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Set
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.proxy import Proxy
-from tests.services import coordination
 from tests.services.coordination import (
-    completed,
     coordinator,
-    hold_together,
-    peers,
-    submit,
     with_timers,
 )
 from tests.waiting import until
@@ -46,52 +37,6 @@ def zk(settings: Settings) -> Iterator[ZooKeeperSession]:
     opened = ZooKeeperSession.connect(settings, survive_expiry=True)
     yield opened
     opened.close()
-
-
-@contextmanager
-def process(settings: Settings, failpoint: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A coordinator that can be killed; it is the leader when this begins, if there is no other."""
-    environment = {**os.environ, **settings.environment(), "SARDONYX_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, coordination.__file__]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def test_the_standby_finishes_what_a_killed_leader_began(zk: ZooKeeperSession, settings: Settings) -> None:
-    """SIGKILL in the midst of a snapshot: nothing is lost, nothing is done twice, the job ends. (Other points: the histories.)"""
-    timers = with_timers(settings, snapshot_every=8)
-    with process(timers, "after-snapshot:1:kill") as leader:
-        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
-        with coordinator(timers), peers(timers, "p1", "p2"):
-            submit(zk, "count-1")
-            until(lambda: leader.poll() is not None, what="the leader to die")
-            assert leader.returncode == -signal.SIGKILL
-            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
-            until(lambda: zk.children(node_paths.INBOX) == [], what="every request to be taken")
-    hold_together(zk, timers)
-
-
-@pytest.mark.parametrize("failpoint", ["before-append:3", "before-effects:3"])
-def test_a_paused_leader_wakes_up_deposed(zk: ZooKeeperSession, settings: Settings, failpoint: str) -> None:
-    """SIGSTOP for longer than its session lives: another leads meanwhile, and the write it wakes up with is refused."""
-    timers = with_timers(settings)
-    with process(timers, f"{failpoint}:stop") as leader:
-        until(lambda: zk.read(node_paths.EPOCH), what="the first leader")
-        with coordinator(timers) as standby, peers(timers, "p1", "p2"):
-            submit(zk, "count-1")
-            assert standby.leading.wait(30)
-            until(lambda: completed(zk, "count-1"), what="the standby to finish the job")
-            before = encode_state(replay(event_log.read_log(zk), deployment=timers.deployment))
-            leader.send_signal(signal.SIGCONT)
-            until(lambda: len(zk.children(node_paths.ELECTION)) == 2, what="the first leader to stand again")
-            assert leader.poll() is None
-            assert encode_state(replay(event_log.read_log(zk), deployment=timers.deployment)) == before
-            leader.kill()  # before the standby leaves: it would lead then, and die amid a decision
-            leader.wait()
-    hold_together(zk, timers)
 
 
 DAEMON = """

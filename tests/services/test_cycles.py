@@ -186,14 +186,6 @@ def test_a_loop_that_does_not_stop_is_why_its_job_does_not_end(sardonyx_cluster:
     handle.kill()
 
 
-def test_a_job_of_a_test_runs_loops_in_its_process(seed: int, spark: Any) -> None:
-    """``run_job`` goes round as well, in any batch size, and ends."""
-    given = roots(seed)
-    for size in (1_000, 7):
-        result = run_job(growing("seeds", "out"), {"seeds": given}, batch_size=size, spark=spark)
-        assert sorted(row["id"] for row in result.rows("out")) == tree(given), f"seed {seed}"
-
-
 # --- A loop that remembers --------------------------------------------------------------------------------------------
 
 
@@ -237,13 +229,6 @@ def reached(graph: dict[str, list[str]], starts: list[str]) -> list[str]:
         found |= new
         waiting += new
     return sorted(found)
-
-
-def test_a_loop_with_keyed_state_visits_each_page_once(seed: int, spark: Any) -> None:
-    """A crawl over a graph with cycles ends, because its state knows the pages that were seen."""
-    graph, starts = web(seed), ["p0", "p1", "p0"]
-    result = run_job(crawling(graph, "out"), {"seeds": [{"page": page} for page in starts]}, batch_size=10, spark=spark)
-    assert sorted(row["page"] for row in result.rows("out")) == reached(graph, starts)
 
 
 def test_a_crawl_ends_whatever_dies(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:

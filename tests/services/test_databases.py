@@ -215,6 +215,7 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
         when = "deferrable initially deferred" if "constraint" in trigger else ""
         self.rows(f"create {trigger} raises after insert on conform {when} for each row execute function raises()")
 
+    @pytest.mark.gate
     def test_who_waits_for_a_rival_finds_that_it_was_faster(self):
         """Two do the same batch at once: the second waits for the first one's end, and is refused if that was a commit."""
         self._commit(ROWS[:10], None, 7)

@@ -69,7 +69,7 @@ def messages(settings: Settings, topic: str, partitions: int = 2) -> list[list[t
     [
         pytest.param([kill_at("committed", 5), kill_at("committed", 30)], id="in the middle", marks=pytest.mark.long),
         # Twice: of A's two stages the second one writes the markers; then it seals again, and B seals.
-        pytest.param([kill_at("sealed", 2), kill_at("sealed", 2)], id="at the ends"),
+        pytest.param([kill_at("sealed", 2), kill_at("sealed", 2)], id="at the ends", marks=pytest.mark.gate),
     ],
 )
 def test_a_job_that_follows_ends_by_itself(script: list[Fault], sardonyx_clusters: Callable[..., Cluster]) -> None:

@@ -10,9 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
-import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 
 import networkx as nx
@@ -20,11 +18,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.testing import run_job
 from tests import flights_reference as reference
-from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
@@ -59,17 +55,6 @@ def loaded(tmp_path_factory) -> tuple[JobSpec, Path]:
         [sys.executable, "-c", LOAD, FLIGHTS / "job.py", code], capture_output=True, check=True, timeout=120
     )
     return decode_spec(ran.stdout), code
-
-
-def test_flights_is_a_valid_job(loaded):
-    """It validates, ends by itself, and splits into two branches: files and a topic that is written in place."""
-    spec, _ = loaded
-    graph = graph_of(spec, "default", "flights-x")
-    assert graph.bounded
-    assert graph.order == ["read", "clean", "enrich", "on_time", "late", "write", "publish"]
-    assert graph.bound == {"publish": ["late"]}
-    assert len(spec.task("enrich").params["airlines"]) == 16
-    assert Path(spec.task("read").options["path"]) == FLIGHTS / "data" / "flights.csv"
 
 
 def test_flights_on_a_peer_needs_no_data(loaded):
@@ -168,16 +153,6 @@ def test_the_live_graph_is_that_of_networkx_after_each_minute():
     check_reach(run_job(LIVE_GRAPH / "job.py").rows("out"))
 
 
-def test_the_live_graph_on_a_cluster_reads_a_topic(sardonyx_cluster, monkeypatch, tmp_path):
-    """With the same links on a topic of two partitions, the same comes out."""
-    rows = [dict(zip(("one", "other", "at", "down"), event, strict=True)) for event in link_events()]
-    topic = sardonyx_cluster.topic("links", rows)
-    _set(monkeypatch, LIVE_GRAPH_TOPIC=topic, LIVE_GRAPH_END="latest", LIVE_GRAPH_OUT=str(tmp_path))
-    sardonyx_cluster.run(LIVE_GRAPH / "job.py")
-    parts = [pd.read_csv(path) for path in (tmp_path / "reach").glob("*.csv")]
-    check_reach(pd.concat(parts).to_dict("records"))
-
-
 LIVE_GRAPH = ROOT / "examples" / "live_graph"
 
 
@@ -256,18 +231,6 @@ def test_wordcount_counts_as_lines_come(spark, sardonyx_clocked):
     assert {row["word"] for row in run.rows() if row["final"]} == {"to", "be", "or", "not"}
 
 
-def test_wordcount_on_a_cluster_begins_at_its_start_time(sardonyx_cluster, monkeypatch):
-    """Lines that lay on the topic before the start time are not counted."""
-    lines = sardonyx_cluster.topic("lines", [{"line": "a line of before"}] * 3)
-    counts = sardonyx_cluster.topic("word-counts")
-    start = _later()
-    sardonyx_cluster.fill(lines, [{"line": "to be or"}, {"line": "not to be"}] * 50)
-    _set(monkeypatch, WORDCOUNT_START=start, WORDCOUNT_END="latest", WORDCOUNT_LINES=lines, WORDCOUNT_COUNTS=counts)
-    sardonyx_cluster.run(ROOT / "examples" / "wordcount" / "job.py")
-    records = sardonyx_cluster.records(counts)
-    assert {row["word"]: row["count"] for row in records if row["final"]} == {"to": 100, "be": 100, "or": 50, "not": 50}
-
-
 def test_traffic_on_a_cluster_counts_each_minute(sardonyx_cluster, monkeypatch):
     """Three users with a hit a second between them, for ten minutes."""
     hits = [
@@ -284,13 +247,6 @@ def test_traffic_on_a_cluster_counts_each_minute(sardonyx_cluster, monkeypatch):
 
 def _latest(run):
     return {row["word"]: row["count"] for row in run.rows()}
-
-
-def _later():
-    """A time after all that was written so far, and not after what is written from now on."""
-    wanted = time.time() + 0.01
-    until(lambda: time.time() > wanted, what="the next moment")
-    return datetime.fromtimestamp(wanted, UTC).isoformat(timespec="milliseconds")
 
 
 def _set(monkeypatch, **environment):

@@ -50,7 +50,7 @@ def flow(quick: Settings, tmp_path: Path) -> Iterator[Flow]:
     made.close()
 
 
-@pytest.mark.parametrize("action", ["kill", "stop"])
+@pytest.mark.parametrize("action", [pytest.param("kill", marks=pytest.mark.gate), "stop"])
 def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
     quick: Settings, flow: Flow, tmp_path: Path, action: str
 ) -> None:
@@ -84,6 +84,7 @@ def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
     assert found["lost"] == found["doubled"] == found["out_of_order"] == 0, flow.wrong
 
 
+@pytest.mark.gate
 def test_a_peer_that_zookeeper_is_away_from_leaves_its_partitions_to_others(
     quick: Settings, flow: Flow, tmp_path: Path
 ) -> None:

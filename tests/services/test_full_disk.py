@@ -18,6 +18,7 @@ from tests.faults.shapes import SHAPES
 from tests.waiting import until
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not can_mount(), reason="a small disk cannot be mounted here")
 def test_a_job_outlives_a_full_disk(settings: Settings, tmp_path: Path) -> None:
     """The task fails and rests while there is no room; nothing of its batch is committed, and nothing is lost or doubled."""

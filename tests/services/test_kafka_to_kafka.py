@@ -21,7 +21,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("topic_to_topic")
 
 
-@pytest.mark.parametrize(("kind", "records"), [("record", 50_000), ("arrow", 200_000)])
+@pytest.mark.parametrize(
+    ("kind", "records"), [pytest.param("record", 50_000, marks=pytest.mark.gate), ("arrow", 200_000)]
+)
 def test_every_record_of_a_topic_comes_out_once(
     bench: ModuleType, settings: Settings, tmp_path: Path, kind: str, records: int
 ):

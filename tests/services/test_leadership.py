@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from coordinator.loop import election
-from coordinator.loop.election import Candidate, LeadershipEnded, identity, known_rules
+from coordinator.loop.election import Candidate, LeadershipEnded, known_rules
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Set
 from sardonyx.core.events import FORMAT, OLDEST_RULES, RULES
-from sardonyx.core.notes import CandidateNote, EpochNote
+from sardonyx.core.notes import CandidateNote
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -26,18 +26,6 @@ from tests.waiting import until
 def stand(settings: Settings) -> tuple[ZooKeeperSession, Candidate, threading.Event]:
     zk, wake = ZooKeeperSession.connect(settings), threading.Event()
     return zk, Candidate(zk, wake), wake
-
-
-def test_candidates_lead_in_the_order_in_which_they_came(settings: Settings) -> None:
-    """The first leads; when its session ends the next one does, and the epoch rises by one each time."""
-    came = [stand(settings) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(candidate.wait, threading.Event()) for _, candidate, _ in came]
-        for number, (zk, candidate, _) in enumerate(came):
-            assert waiting[number].result(20)
-            assert not any(later.done() for later in waiting[number + 1 :])
-            assert candidate.take().epoch == number + 1
-            zk.close()
 
 
 def test_a_standby_stops_when_told(settings: Settings) -> None:
@@ -53,15 +41,6 @@ def test_a_standby_stops_when_told(settings: Settings) -> None:
         zk.close()
 
 
-def test_the_epoch_says_who_leads(settings: Settings) -> None:
-    """Number and owner of the leadership stand in the tree."""
-    with leadership(settings) as won:
-        note = msgspec.json.decode(won.zk.read(node_paths.EPOCH) or b"", type=EpochNote)
-        assert (note.epoch, note.leader) == (1, identity())
-        won.commit([Set(node_paths.CHECKPOINT, b"0")])
-        won.renew()
-
-
 def test_who_lost_its_place_cannot_take_the_epoch(settings: Settings) -> None:
     """The epoch is raised only together with the proof that the election node still stands."""
     zk, place, _ = stand(settings)
@@ -72,19 +51,6 @@ def test_who_lost_its_place_cannot_take_the_epoch(settings: Settings) -> None:
         place.take()
     assert zk.read(node_paths.EPOCH) == b""
     zk.close()
-
-
-def test_a_deposed_leader_cannot_write(settings: Settings) -> None:
-    """After the next one took the epoch, the last one's writes and its renewal are refused."""
-    with leadership(settings) as old:
-        (node,) = old.zk.children(node_paths.ELECTION)
-        old.zk.delete(f"{node_paths.ELECTION}/{node}")  # what an expired session does, but the old one has not noticed
-        with leadership(settings) as new:
-            for act in (lambda: old.commit([Create("/job/x")]), old.renew):
-                with pytest.raises(Deposed):
-                    act()
-            new.commit([Create("/job/y")])
-            assert new.zk.children("/job") == ["y"]
 
 
 def test_a_lost_reply_to_taking_the_epoch_is_cleared_up(settings: Settings, proxy: Proxy) -> None:
@@ -140,17 +106,6 @@ def test_a_leader_that_was_busy_asks_before_it_goes_on(settings: Settings) -> No
         won.zk.last_answer -= won.zk.session_timeout
         with pytest.raises(Deposed):
             won.check()
-
-
-def test_a_short_cut_does_not_end_a_leadership(settings: Settings, proxy: Proxy) -> None:
-    """A connection that comes back in time is waited for."""
-    far = load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": 6})
-    with leadership(far) as won:
-        proxy.refuse()
-        until(lambda: not won.zk.connected, what="the connection to be seen as down")
-        proxy.accept_again()
-        won.commit([Create("/job/x")])
-        assert won.zk.children("/job") == ["x"]
 
 
 def test_a_newer_release_gives_way_to_an_older_one_that_can_still_lead(

@@ -73,6 +73,7 @@ def failing(topic: str, folder: Path) -> Job:
     return job
 
 
+@pytest.mark.gate
 def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     """Jobs that completed under SIGKILL, that failed and that were killed; then they are purged and the daemons stopped. What
     they wrote is exact and in place; of all else nothing is there any more: topics, groups, open transactions, nodes,

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.election import Leadership, identity
-from coordinator.loop.event_log import Entry
-from coordinator.loop.limits import DEFAULT, Limits
+from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import Appended, LogWriter, PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create
 from sardonyx.core.errors import InternalError, SetupError
-from sardonyx.core.events import FORMAT, RULES, AckTimedOut, Evicted, JobSubmitted, Left
-from sardonyx.core.spec import JobSpec
-from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper.errors import Deposed
+from sardonyx.core.events import FORMAT, RULES, AckTimedOut, Left
 from sardonyx.zookeeper.session import ZooKeeperSession
-from sardonyx.zookeeper.transactions import ENTRY_LIMIT, SetIf, weight
-from tests.services.entries import SMALL, Broke, batches, breaking, events, numbers
+from tests.services.entries import SMALL, batches, events, numbers
 
 
 @pytest.fixture
@@ -52,18 +45,6 @@ def test_an_empty_log(leader: Leadership, zk: ZooKeeperSession) -> None:
     assert event_log.last(zk) == 0
 
 
-def test_what_is_appended_at_once_stands_in_few_nodes(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Full batches, none over the limit, none across the end of a bucket, each named for its first entry."""
-    append(leader, 1, events(1, 5000))
-    found = batches(zk)
-    assert len(found) < 20
-    assert all(len(data) <= DEFAULT.log_node + 100 for data in found.values())
-    for first, data in found.items():
-        count = len(event_log.decode_batch(first, data))
-        assert first // node_paths.LOG_BUCKET == (first + count - 1) // node_paths.LOG_BUCKET
-        assert first + count in found or first + count == 5001
-
-
 def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: ZooKeeperSession) -> None:
     """The bytes in ZooKeeper can be read by people and tools; the first of each leadership says whose it is."""
     append(leader, 1, [PendingEntry(AckTimedOut(at=1.0, peer="p", assignment=1), request="0f1e"), *events(2, 2)])
@@ -79,49 +60,6 @@ def test_an_entry_is_plain_json_that_says_its_format(leader: Leadership, zk: Zoo
             {"event": {"kind": "ack-timed-out", "at": 2.0, "peer": "p2", "assignment": 2}},
         ],
     }
-
-
-def submission(size: int) -> PendingEntry:
-    """An entry of just so many bytes."""
-    entry = Entry(JobSubmitted(at=1.0, job="j", spec=JobSpec(name="j", workflow=[], catalog=[], doc="x")))
-    doc = "x" * (size - len(msgspec.json.encode(entry)) + 1)
-    return PendingEntry(msgspec.structs.replace(entry.event, spec=JobSpec(name="j", workflow=[], catalog=[], doc=doc)))
-
-
-def test_batches_at_the_limit(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Entries that just fit share a node; one byte more and they do not; a larger one stands alone, between the others."""
-    half = DEFAULT.log_node // 2
-    leader.unlogged_leader = ""  # the first entry would be longer by it
-    append(leader, 1, [submission(half - 1), submission(half)])
-    append(leader, 3, [submission(half), submission(half + 1)])
-    append(leader, 5, [*events(5, 5), submission(2 * ENTRY_LIMIT), *events(7, 7)])
-    assert list(batches(zk)) == [1, 3, 4, 5, 6, 7]
-    assert [n for n, _ in event_log.read_log(zk)] == list(range(1, 8))
-
-
-def test_an_entry_that_is_too_large_is_refused_by_name(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """Before anything is written, far below the size at which ZooKeeper would drop the connection."""
-    with pytest.raises(InternalError, match=r"entry 3 has 131,073 bytes; 131,072 is the most") as caught:
-        append(leader, 1, [*events(1, 2), submission(2 * ENTRY_LIMIT + 1)])
-    assert caught.value.code == "SX-INTERNAL-ENTRY-SIZE"
-    assert event_log.last(zk) == 0
-    assert zk.connected
-
-
-def test_transactions_of_an_append_are_small(leader: Leadership, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is appended, no transaction comes near ZooKeeper's limit, the removals of the requests counted in."""
-    sizes = []
-
-    def note(operations: list) -> Callable[[], None]:
-        sizes.append(sum(map(weight, operations)))
-        return lambda: None
-
-    monkeypatch.setattr(leader, "begin", note)
-    name = "ack-" + 32 * "0" + "-0000000001"
-    append(leader, 1, [PendingEntry(Left(peer="p"), name, 32 * "0") for _ in range(5000)])
-    append(leader, 1, [submission(2 * ENTRY_LIMIT) for _ in range(20)])
-    assert max(sizes) <= 256 * 1024
-    assert len(sizes) > 10
 
 
 def test_a_request_leaves_the_inbox_as_it_enters_the_log(leader: Leadership, zk: ZooKeeperSession) -> None:
@@ -162,42 +100,6 @@ def test_what_is_behind_a_refused_transaction_is_refused_too(
     assert event_log.last(zk) == sum(given) < wrong
     assert numbers(zk) == list(range(1, sum(given) + 1))
     assert len(sent) - len(given) > 1 or wrong > 50, "nothing was in flight after it"
-
-
-def test_a_deposed_leader_appends_nothing(leader: Leadership, zk: ZooKeeperSession) -> None:
-    """After another took the epoch, neither entry nor removal happens."""
-    zk.request(Evicted(peer="p"))
-    (name,) = zk.children(node_paths.INBOX)
-    zk.commit([SetIf(node_paths.EPOCH, b"{}", leader.version)])
-    with pytest.raises(Deposed):
-        append(leader, 1, [PendingEntry(Evicted(peer="p"), name)])
-    assert zk.children(node_paths.INBOX) == [name]
-    assert event_log.last(zk) == 0
-
-
-def test_an_append_that_breaks_off_anywhere(settings: Settings) -> None:
-    """What stands in the log is out of the inbox, the rest is in it, and a successor goes on behind it."""
-    broke = True
-    after = 0
-    while broke:
-        with breaking(settings, after) as (whole, dying):
-            wanted = [submission(60_000) for _ in range(9)]
-            for intake in wanted:
-                whole.zk.request(msgspec.structs.replace(intake.event, at=0.0))
-            names = sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:])
-            intakes = [PendingEntry(i.event, name, name.split("-")[1]) for i, name in zip(wanted, names, strict=True)]
-            try:
-                append(dying, 1, intakes)
-                broke = False
-            except Broke:
-                pass
-            last = event_log.last(whole.zk)
-            assert sorted(whole.zk.children(node_paths.INBOX), key=lambda name: name[-10:]) == names[last:]
-            append(whole, last + 1, intakes[last:])
-            assert [entry.request for _, entry in event_log.read_entries(whole.zk)] == [i.request for i in intakes]
-            assert whole.zk.children(node_paths.INBOX) == []
-        after += 1
-    assert after > 2
 
 
 @pytest.mark.usefixtures("small_log")

@@ -93,6 +93,7 @@ def written_all(handle: JobHandle) -> bool:
     return handle.status().task("first").rows_out == ROWS
 
 
+@pytest.mark.gate
 def test_a_message_that_is_lost_in_the_middle_is_named(house: House, tmp_path: Path) -> None:
     """The job fails with the link, its partition, the offsets around the gap, the writer, and how many messages are missing."""
     with held_job(house, tmp_path, MIDDLE) as handle:
@@ -110,6 +111,7 @@ def test_a_message_that_is_lost_in_the_middle_is_named(house: House, tmp_path: P
     assert handle.status().status == "failed"
 
 
+@pytest.mark.gate
 def test_a_message_that_is_lost_at_the_end_is_found_at_the_seal(house: House, tmp_path: Path) -> None:
     """No later message shows the gap, so the totals do: an audit while the job runs, and the seal, which does not come."""
     with held_job(house, tmp_path, END) as handle:

@@ -45,6 +45,7 @@ def all_of(reader: Reader) -> bool:
     return len(reader.held) == PARTITIONS
 
 
+@pytest.mark.gate
 def test_a_slot_goes_over_with_its_partitions_and_the_others_notice_nothing(task: Task) -> None:
     """Its next holder gets them while no other member polls; a batch that another one has in hand stays its own."""
     task.feed(90, sentinel="s")
@@ -59,6 +60,7 @@ def test_a_slot_goes_over_with_its_partitions_and_the_others_notice_nothing(task
     assert sorted(map(int, values)) == list(range(90))
 
 
+@pytest.mark.gate
 def test_who_held_the_slot_before_can_do_nothing_any_more(task: Task) -> None:
     """His reader hears of it and is lost; what he knew of his place in the group commits nothing."""
     task.feed(30)

@@ -53,6 +53,7 @@ class _LossyLinks(FakeLinks):
         return LastCommits(letters={"work": 2} if spec.name == "lossy" else {})
 
 
+@pytest.mark.gate
 def test_code_goes_with_the_end_of_its_job(
     settings: Settings, zk: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def registered(look: ZooKeeperSession) -> list[str]:
     return until(lambda: (found := pulses(look)) and len(found) == PEERS and found, what="both pulses")
 
 
+@pytest.mark.gate
 def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: ZooKeeperSession):
     """After an expiry all virtual peers come back under new ids, in one new session and no more."""
     daemon = Daemon(settings)

@@ -25,6 +25,7 @@ from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, nex
 from tests.waiting import until
 
 
+@pytest.mark.gate
 def test_every_record_once_and_counted(task: Task):
     """All records of a link come once, the positions end at its sentinels, and the group's metadata counts every row."""
     task.feed(100, sentinel="s")
@@ -84,6 +85,7 @@ def test_rewind_reads_the_same_again(task: Task):
     assert once <= again
 
 
+@pytest.mark.gate
 def test_a_batch_whose_partition_went_is_not_held_any_more(task: Task):
     """When partitions are taken away, batches with records of them are no longer held; the others' records stay."""
     task.feed(30)
@@ -156,6 +158,7 @@ def test_an_error_of_the_client_while_partitions_come_can_be_caught(task: Task, 
         until(lambda: reader.poll(0.05), what="the end of the reader")
 
 
+@pytest.mark.gate
 def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
     """Records behind the leader's sentinel are worked on, and the partition ends drained behind them."""
     task.feed(3, sentinel="s")
@@ -167,6 +170,7 @@ def test_leader_sentinel_in_the_middle_moves_behind_late_records(task: Task):
     assert {p.drained for p in reader.all_committed().values() if p} == {"s"}
 
 
+@pytest.mark.gate
 def test_reading_all_waits_for_what_hangs(task: Task):
     """A list that is read whole waits behind an open transaction until that is decided: nothing committed is missed."""
     out = task.stage.egress[0].topic
@@ -319,6 +323,7 @@ def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
+@pytest.mark.gate
 def test_records_that_were_deleted_before_they_were_read_are_a_clear_error(make_task: Callable[..., Task]):
     """The retention of a topic may pass a position from which a job goes on. No other reader would find the records either, so
     the error says so. A partition of which nothing is left to read ends as it would have.

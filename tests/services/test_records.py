@@ -97,6 +97,7 @@ def topics(house: House) -> set[str]:
     return set(AdminClient({**house.settings.kafka.client(), "log_level": 0}).list_topics(timeout=30).topics)
 
 
+@pytest.mark.gate
 def test_every_bad_record_goes_its_way_and_no_other(ran: Ran) -> None:
     """Of forty records and one that is none: three of parse and what cannot be read become dead letters, one takes the
     failed-edge, one is skipped, one dies in a DataFrame; everything else arrives once.
@@ -110,6 +111,7 @@ def test_every_bad_record_goes_its_way_and_no_other(ran: Ran) -> None:
     assert "raise ValueError" in aside["traceback"]
 
 
+@pytest.mark.gate
 def test_a_dead_letter_says_what_it_was_and_why_it_died(ran: Ran) -> None:
     """The record as it was, the message that carried it, class, message, traceback, attempts; listed, and shown whole."""
     assert [(pile["task"], pile["letters"], pile["waiting"]) for pile in ran.dead(ran.handle.id)] == [
@@ -146,6 +148,7 @@ def test_a_dead_letter_says_what_it_was_and_why_it_died(ran: Ran) -> None:
     told(ran.house.call("dlq", "redo", ran.handle.id, "--task", "shara"), "SX-DLQ-TASK", "parse, share")
 
 
+@pytest.mark.gate
 def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
     """Two at a time, and a process that dies right before or right behind the claim: each letter is worked on once. What fails
     again is a dead letter of the new job, and says still where it first came from.
@@ -281,6 +284,7 @@ job.output("drop", blackhole(), after=used)
 """
 
 
+@pytest.mark.gate
 def test_a_lifecycle_is_closed_however_its_task_ends(house: House, tmp_path: Path) -> None:
     """Taken away, failed, broken while it starts: stop is called once for each start; and a DataFrame function gets what start
     made as it is.

@@ -59,6 +59,7 @@ def records(form: str, options: dict, table: pa.Table) -> list[bytes]:
     return [value for _, value in topic_format({**options, "format": form}).encode(table)]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("form", ["avro", "protobuf"])
 def test_rows_come_back_as_they_were(form: str, options: dict):
     """Values and types, nulls told from nought; with a schema declared, exactly its columns in its types."""

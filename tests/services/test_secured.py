@@ -79,6 +79,7 @@ def connected(settings: Settings, **options: Any) -> list[str]:
 # --- who is there ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_user_of_zookeeper_owns_what_it_creates(secured: SecuredServices, deployment: str):
     """After a login by SASL over TLS, no other user reads or writes the deployment's nodes, and the error says what was tried."""
     mine = secured.settings("coordinator", deployment=deployment)
@@ -303,6 +304,7 @@ def roles(secured: SecuredServices, grants: Grants, deployment: str) -> Iterator
     made.close()
 
 
+@pytest.mark.gate
 def test_each_role_can_do_its_work_with_its_rights(roles: Roles):
     """The rights of the table suffice: topics are made, a batch goes through, is looked at, and all is deleted."""
     roles.make()

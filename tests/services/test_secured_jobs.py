@@ -80,6 +80,7 @@ def soon(what: str, seconds: float) -> None:
     assert seconds < WITHIN_SECONDS, what
 
 
+@pytest.mark.gate
 def test_a_job_runs_with_the_rights_of_its_roles_and_says_which_it_lacks(place: Place, crew: Crew):
     """Daemons with users of their own run a job between topics of others. Without Write on the output the job says so, and
     goes on when the right is given.

@@ -120,6 +120,7 @@ def test_one_job_many_times(ten: Cluster, shapes: ModuleType):
     assert ids(ten.records(out)) == list(range(300))
 
 
+@pytest.mark.gate
 def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
     """Rows of a key, from two topics, go to one peer at a time and in order, though nine of ten peers die in the middle of it.
 
@@ -168,6 +169,7 @@ def peers(rows: list[dict[str, Any]]) -> set[str]:
     return {row["peer"] for row in rows}
 
 
+@pytest.mark.gate
 def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):
     """One virtual peer works off a chain of eight tasks, one after the other: every row once, through every task once."""
     out = alone.topic("chain")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from sardonyx.testing import Cluster
 from tests.services.spark_cluster import SparkCluster
@@ -51,6 +52,7 @@ job.output("sent", kafka("OUT"), after=job.task("spark", as_dataframe, after=thi
 """
 
 
+@pytest.mark.gate
 def test_a_job_on_a_spark_cluster_outlives_the_death_of_a_worker(
     sardonyx_clusters: Callable[..., Cluster], tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ class Mortal(LightRunner):
         super().work(prepared, handle, zk)
 
 
+@pytest.mark.gate
 def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk: ZooKeeperSession) -> None:
     """Its peers are dead at once, its tasks have not failed, and its next session takes them up again."""
     set_stage(zk)

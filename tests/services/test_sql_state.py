@@ -30,7 +30,11 @@ def server() -> Iterator[Postgres]:
 def test_a_file_of_sqlite_keeps_windows(seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """Peers are killed between the database's commit and Kafka's, and around them."""
     given = rows(seed, 5_000)
-    faults = [kill_at("stored", 4), kill_at("written", 8), kill_at("store", 1)]
+    faults = [
+        kill_at("stored", 3),
+        kill_at("written", 2),
+        kill_at("store", 1),
+    ]  # each early: a batch may hold many rows
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)
@@ -57,6 +61,7 @@ def test_postgresql_keeps_windows(seed: int, server: Postgres, sardonyx_clusters
     assert {json.loads(each)[0][0] for each in told}
 
 
+@pytest.mark.gate
 def test_a_database_that_goes_away(seed: int, server: Postgres, sardonyx_clusters: Callable[..., Cluster]) -> None:
     """The task waits and says so, and goes on when the database is back: nothing is lost, nothing counts twice."""
     given = rows(seed, 6_000)

@@ -78,6 +78,7 @@ def shard(settings: Settings) -> Iterator[Shard]:
     admin_client(settings).delete_topics([made.partition.topic])[made.partition.topic].result(30)
 
 
+@pytest.mark.gate
 def test_a_restore_from_a_broker_gives_what_was_committed(shard: Shard) -> None:
     """Aborted commits are not in it. It begins where the log begins, also if what is older is deleted."""
     assert shard.restored(None) == {}
@@ -99,6 +100,7 @@ def test_a_restore_from_a_broker_gives_what_was_committed(shard: Shard) -> None:
     assert caught.value.code == "SX-STATE-TORN", "what a restore would need is deleted"
 
 
+@pytest.mark.gate
 def test_a_restore_reads_past_an_open_transaction(shard: Shard) -> None:
     """A commit that stands after the open transaction of a peer that has lost the partition is not missed: the restore waits."""
     shard.commit({b"a": 1})

@@ -69,6 +69,7 @@ job.output("out", kafka("{topic}-out"), after=job.keyed("count", add, after=read
 """
 
 
+@pytest.mark.gate
 def test_a_running_job_goes_on_by_another_version(house: House, tmp_path: Path) -> None:
     """Each record is worked by one version, and the state counts on. A version that fails is kept, suspended, until it is
     changed again. What cannot be changed is refused, and two users cannot change the same revision.
@@ -148,6 +149,7 @@ def read_by(handle: JobHandle, records: int) -> list[int]:
     return [n for n in range(records) if n // 2 < reached[n % 2]]
 
 
+@pytest.mark.gate
 def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: Path) -> None:
     """Stop, change the function, submit with --resume: each record is processed once, by one version or by the other. Only one
     job goes on from a stopped one. A job that is submitted without --resume is warned.

@@ -85,7 +85,7 @@ def test_fifty_depositions(
         assert statistics.median(seconds) < bound, f"{kind}: {seconds}"
 
 
-@pytest.mark.parametrize("write", [2, 5, 8, 11])
+@pytest.mark.parametrize("write", [2, pytest.param(5, marks=pytest.mark.gate), 8, 11])
 def test_only_the_epoch_stops_a_write_that_was_decided_on(
     settings: Settings, zk: ZooKeeperSession, tmp_path: Path, write: int
 ) -> None:

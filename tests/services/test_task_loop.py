@@ -217,6 +217,7 @@ def test_a_batch_whose_grant_goes_while_spark_works_commits_nothing(stand: Stand
     assert stand.ids() == EXACT
 
 
+@pytest.mark.gate
 def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monkeypatch: pytest.MonkeyPatch):
     """Fenced while its assignment stands, a loop takes its slot back and goes on from the committed positions: exact."""
     opened: list[threading.Thread] = []
@@ -262,6 +263,7 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
     assert stand.counted("work") == Counts(ROWS, ROWS)
 
 
+@pytest.mark.gate
 def test_a_transaction_that_stayed_open_too_long_is_done_again(
     build: Callable[..., Stand], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
@@ -295,6 +297,7 @@ def aborted(stand: Stand) -> bool:
     return any(stable)
 
 
+@pytest.mark.gate
 def test_nothing_is_committed_while_zookeeper_is_away(
     build: Callable[..., Stand], settings: Settings, zookeeper: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -347,7 +350,7 @@ def test_the_question_whether_to_seal_is_asked_once(stand: Stand, monkeypatch: p
     assert all(message.value() is not None for message in stand.messages("work.drop"))
 
 
-@pytest.mark.parametrize("point", ["seal", "sealed"])
+@pytest.mark.parametrize("point", ["seal", pytest.param("sealed", marks=pytest.mark.gate)])
 def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: pytest.MonkeyPatch, point: str):
     """Before its commit nothing is sealed, after it the successor seals again: the next task ends either way, exact."""
     DOORS.open.set()

@@ -22,6 +22,7 @@ from tests.services.one_task import Task, commit, counted, next_batch
 from tests.waiting import until
 
 
+@pytest.mark.gate
 def test_the_next_holder_of_a_slot_fences_the_last(task: Task):
     """A writer whose slot was given to another cannot commit: its producer is lost, and nothing of it is visible."""
     task.feed(10, sentinel="s")
@@ -74,6 +75,7 @@ def test_a_producer_that_ends_hears_of_all_its_messages(task: Task):
     until(lambda: gc.collect() >= 0 and events() is None, what="the callbacks to be given back")
 
 
+@pytest.mark.gate
 def test_a_member_of_an_older_generation_cannot_commit(task: Task):
     """A reader that the group has left behind is refused by the broker: the transaction aborts, nothing is visible."""
     task.feed(10)

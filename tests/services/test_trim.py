@@ -43,6 +43,7 @@ def _fields(task: Task) -> dict:
     return {name: getattr(task.spec, name) for name in task.spec.__struct_fields__}
 
 
+@pytest.mark.gate
 def test_only_what_every_reader_has_committed_is_trimmed(task: Task) -> None:
     """Before the first commit nothing goes; then what lies before the committed positions. The next reader misses nothing."""
     task.feed(30)

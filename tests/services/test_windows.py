@@ -99,6 +99,7 @@ def counting(topic: str, out: str, end: str | None = "latest", store: Any = "mem
         pytest.param(
             [kill_at("committed", 3), kill_at("apply-state", 2), kill_at("written", 2)],
             id="kills",
+            marks=pytest.mark.gate,
         ),
         pytest.param([pause_at("begin", 6, 8)], id="a pause", marks=pytest.mark.long),
     ],
@@ -208,7 +209,7 @@ def careful_spark(rows: DataFrame) -> DataFrame:
     return rows.groupBy("key", "window_start").agg(sf.count(checked).alias("n_count"))
 
 
-@pytest.mark.parametrize("fn", [careful_arrow, careful_pandas, careful_spark])
+@pytest.mark.parametrize("fn", [pytest.param(careful_arrow, marks=pytest.mark.gate), careful_pandas, careful_spark])
 @pytest.mark.parametrize("group_by", [None, "key"])
 def test_a_window_for_which_its_function_raises_is_left_out_whole(
     spark: SparkSession, fn: Callable[..., Any], group_by: str | None

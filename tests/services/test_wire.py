@@ -32,6 +32,7 @@ def through(settings: Settings, proxy: Proxy, session: float) -> Settings:
     return load_settings(deployment=settings.deployment, zookeeper={"hosts": proxy.address, "session_timeout": session})
 
 
+@pytest.mark.gate
 def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
     """Each of 500 is put in and its reply cut off, under one leader and then the next: each is logged once.
 
@@ -151,28 +152,6 @@ def test_a_peer_that_is_told_to_leave_leaves_without_a_failure(settings: Setting
         event.peer for event in events if isinstance(event, PeerBorn)
     ]
     assert not [event for event in events if isinstance(event, TaskFailed)]
-
-
-def test_a_lost_peer_begins_afresh(settings: Settings, zk: ZooKeeperSession, proxy: Proxy) -> None:
-    """Away for longer than its session lives, a peer is dead: its assignment is revoked, and it comes back under a new id."""
-    light.set_stage(zk)
-    with coordinator(settings):
-        daemon = Daemon(through(settings, proxy, 2), "exhausted")
-        submit(zk, "count-1")
-        (handle,) = until(lambda: daemon.runner.handles, what="the task to be taken")
-        (before,) = zk.children(node_paths.PULSE)
-        proxy.refuse()
-        until(lambda: zk.children(node_paths.PULSE) == [], what="its session to end")
-        light.go(zk, "P1", "exhausted")
-        assert not handle.may_commit
-        proxy.accept_again()
-        until(lambda: handle.revoked, what="the assignment to be revoked")
-        (after,) = until(lambda: zk.children(node_paths.PULSE), what="its next life")
-        assert after != before
-        until(lambda: completed(zk, "count-1"), what="the job to be completed")
-        daemon.stop()
-        until(lambda: hold_together(zk, settings) is None, what="all to be decided")
-    assert light.sentinels(zk) == ["P1 read", "P1 work", "P1 write"]
 
 
 class Clumsy(LightRunner):

@@ -16,7 +16,7 @@ from kazoo.protocol.serialization import Transaction as KazooTransaction
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Delete, Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import Evicted, JobSubmitted, decode_request
+from sardonyx.core.events import Evicted, JobSubmitted
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.bulk import Transaction
@@ -69,23 +69,6 @@ def test_reading_what_is_not_there(zk: ZooKeeperSession) -> None:
     zk.delete("/job/none")
 
 
-def test_the_children_of_more_nodes_than_fit_into_one_window(zk: ZooKeeperSession) -> None:
-    """Of each node its own children, in order."""
-    nodes = [f"/job/{n}" for n in range(1100)]
-    for at in range(0, len(nodes), 100):
-        some = nodes[at : at + 100]
-        zk.commit([Create(path) for node in some for path in (node, f"{node}/b", f"{node}/a")])
-    assert zk.children_of(nodes) == {node: ["a", "b"] for node in nodes}
-
-
-def test_read_many_reads_more_than_fits_into_one_window(zk: ZooKeeperSession) -> None:
-    """Thousands of nodes come back complete."""
-    paths = [f"/job/{n}" for n in range(2500)]
-    for at in range(0, 2500, 500):
-        zk.commit([Create(path, path.encode()) for path in paths[at : at + 500]])
-    assert zk.read_many(paths) == {path: path.encode() for path in paths}
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_watch_tells_of_a_node_that_appears_or_changes(zk: ZooKeeperSession, there: bool) -> None:
     """A watch fires once, also for a node that was not there when it was read."""
@@ -124,26 +107,6 @@ def lose_reply(zk: ZooKeeperSession, proxy: Proxy, seen: object, act: object) ->
         until(seen, what="the write to be done on the server")
         proxy.cut()
         return running.result(30)
-
-
-def test_a_request_whose_reply_is_lost_is_put_in_once(
-    zk: ZooKeeperSession, far_tree: ZooKeeperSession, proxy: Proxy
-) -> None:
-    """Sent again after a lost reply, a request still stands in the inbox once."""
-    for n in range(5):
-        event = Evicted(peer=f"p{n}")
-        lose_reply(
-            far_tree,
-            proxy,
-            lambda n=n: len(zk.children(node_paths.INBOX)) == n + 1,
-            lambda e=event: far_tree.request(e),
-        )
-    names = zk.children(node_paths.INBOX)
-    found = [
-        decode_request(zk.read(f"{node_paths.INBOX}/{name}") or b"") for name in sorted(names, key=lambda n: n[-10:])
-    ]
-    assert found == [Evicted(peer=f"p{n}") for n in range(5)]
-    assert proxy.lost > 0
 
 
 def test_a_request_that_never_arrived_is_sent_again(
@@ -294,15 +257,6 @@ def test_what_is_too_large_is_refused_before_it_is_sent(zk: ZooKeeperSession) ->
 
 
 # Connecting
-
-
-def test_an_address_where_nobody_answers(settings: Settings) -> None:
-    """The error names the address and how long it waited."""
-    nowhere = load_settings(zookeeper={"hosts": "127.0.0.1:9", "connect_timeout": "300 ms"})
-    with pytest.raises(SetupError, match=r"127\.0\.0\.1:9") as caught:
-        ZooKeeperSession.connect(nowhere)
-    assert caught.value.code == "SX-ZOOKEEPER-UNREACHABLE"
-    assert "0.3 s" in caught.value.message
 
 
 def test_an_address_that_is_none(settings: Settings) -> None:

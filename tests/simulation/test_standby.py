@@ -18,8 +18,9 @@ from sardonyx.state.restore import Restore
 from tests.simulation.engine import Waiter, current
 from tests.simulation.simulate import drawn
 from tests.simulation.timed import TimedRunner, TimedWorld
+from tests.sizes import histories
 
-HISTORIES = 60
+HISTORIES = histories(20, whole=60)
 
 
 class SimStandby:

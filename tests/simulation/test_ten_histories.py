@@ -1,8 +1,8 @@
 """The ten histories of docs/coordination.md on the simulated cluster: as they are, with the coordinator dead before and behind
 each of its writes, and with every request put in twice.
 
-On the bare core they stand in ``tests/scenarios``, each also with every event delivered twice; on real services with real
-processes in ``tests/services/test_histories.py``.
+On the bare core they stand in ``tests/scenarios``, each also with every event delivered twice; three of them stand on
+real services with real processes in ``tests/services/test_histories.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sardonyx.core.events import kind_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.simulation.plan import Cue, Fault, Plan, Submission
 from tests.simulation.world import World
+from tests.sizes import histories
 
 JOB = JobSpec(
     name="job",
@@ -115,7 +116,7 @@ def test_the_coordinator_dies_at_each_of_its_writes(name: str, coordinators: int
     (leader, writes), *_ = undisturbed.zookeeper.writes.most_common()
     assert leader.startswith("c")
     assert writes > 20
-    for count in range(2 * writes):
+    for count in range(0, 2 * writes, histories(3, whole=1)):  # of any three in a row, one, so before and behind
         world = World(replace(plan, faults=[Fault(0.02, "crash", leader.partition(".")[0], count=count)]))
         try:
             world.play()

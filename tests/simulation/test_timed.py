@@ -8,9 +8,10 @@ import pytest
 
 from tests.simulation.safeguards import SAFEGUARDS, Safeguard
 from tests.simulation.simulate import drawn, played, share, world_of
+from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED", "160"))
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(48, whole=160))
 """Half as many with damage, lineage, checkpoints or loops. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
 SHARES = 4
 

@@ -1,9 +1,8 @@
-"""State machines as Mermaid diagrams for the docs, drawn by ``transitions``. Pure."""
+"""State machines as Mermaid diagrams for the docs, drawn by ``transitions``: tests hold ``docs/coordination.md`` against them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from transitions.extensions import GraphMachine
 
@@ -15,18 +14,19 @@ class _Model:
     """What the machine is drawn for: the library draws none without a model."""
 
 
-def mermaid(states: Sequence[str], transitions: Sequence[Mapping[str, Any]], initial: str) -> str:
+def mermaid(transitions: Mapping[tuple[str, str], str], initial: str) -> str:
     """The machine as a Mermaid state diagram, without the library's colours.
 
     Args:
-        states: in the order in which they are drawn.
-        transitions: as ``transitions.Machine`` takes them. Callbacks are left out.
+        transitions: (state, trigger) -> state.
         initial: the first state.
     """
     machine = GraphMachine(
         model=_Model(),
-        states=list(states),
-        transitions=[{key: edge[key] for key in ("trigger", "source", "dest")} for edge in transitions],
+        states=list(dict.fromkeys([initial, *(source for source, _ in transitions), *transitions.values()])),
+        transitions=[
+            {"trigger": trigger, "source": source, "dest": target} for (source, trigger), target in transitions.items()
+        ],
         initial=initial,
         auto_transitions=False,
         graph_engine="mermaid",
