@@ -1,7 +1,8 @@
 """A plugin for pytest that writes how each test ended: ``pytest -p tests.results --results FILE``. `tests.stages` reads the file.
 
 The file is a JSON object: for each test's node id its ``seconds``, set-up and clean-up included, and if it did not pass,
-``error``: the first line of what was wrong. With pytest-xdist only the controlling process writes.
+``error``, the first line of what was wrong, and ``output``, all that was reported of it. With pytest-xdist only the controlling
+process writes.
 """
 
 from __future__ import annotations
@@ -25,21 +26,26 @@ class Results:
         self._path = path
         self._seconds: dict[str, float] = defaultdict(float)
         self._errors: dict[str, str] = {}
+        self._outputs: dict[str, str] = defaultdict(str)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
-        if report.failed:
-            self._errors.setdefault(report.nodeid, first_line(report.longrepr))
+        self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
             self._errors.setdefault(report.nodeid, first_line(report.longrepr))
-            self._seconds[report.nodeid] += 0
+            sections = "".join(f"\n--- {title}\n{text}" for title, text in report.sections)
+            self._outputs[report.nodeid] += f"{report.longreprtext}\n{sections}\n"
+            self._seconds[report.nodeid] += 0  # what cannot be collected took no time
 
     def pytest_sessionfinish(self) -> None:
         found: dict[str, dict[str, Any]] = {name: {"seconds": taken} for name, taken in self._seconds.items()}
         for name, error in self._errors.items():
-            found[name]["error"] = error
+            found[name] |= {"error": error, "output": self._outputs[name]}
         self._path.write_text(json.dumps(found))
 
 

@@ -108,9 +108,9 @@ def stages(whole: bool) -> list[Stage]:
         ]
     return [
         CHECK,
-        Stage("core", 5, pytest_of(2, *CORE), seeded),
-        Stage("simulation", 2, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
-        Stage("services", 3, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
+        Stage("core", 4.5, pytest_of(2, *CORE), seeded),
+        Stage("simulation", 2.25, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
+        Stage("services", 3.25, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
         Stage("faults", 1.5, pytest_of(1, "-m", "gate", FAULTS), seeded, services=True),
     ]
 
@@ -169,8 +169,8 @@ def again(outcomes: list[Outcome]) -> list[str]:
         second = subprocess.run(
             command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        first = next(outcome.failed[name] for outcome in outcomes if name in outcome.failed)
-        (kept / f"{number}.txt").write_text(f"{name}\n\nfirst run: {first}\n\nsecond run:\n{second.stdout}")
+        first = next(outcome.tests[name]["output"] for outcome in outcomes if name in outcome.failed)
+        (kept / f"{number}.txt").write_text(f"{name}\n\n=== first run\n{first}\n=== second run\n{second.stdout}")
         print(second.stdout, flush=True)
         if second.returncode == 0:
             passed.append(name)

@@ -34,6 +34,7 @@ from sardonyx.job.parse import read
 from sardonyx.pipeline import Pipeline, Window
 from sardonyx.testing import ClockedRun, run_job
 from tests.core.window_jobs import found, only
+from tests.sizes import histories
 
 SCHEMA = "src long, dst long, at timestamp, km double, gone boolean"
 AT = event_time("at", idle="1 min")
@@ -102,7 +103,7 @@ def test_crashes_change_nothing(emit: str) -> None:
     wanted = quiet.messages("out")
     quiet.close()
     assert len({row["window_start"] for row in quiet.rows("out")}) > 8
-    for number in range(15):
+    for number in range(histories(4, whole=15)):
         chance = random.Random(f"versions/{number}")
         run, left = begun(chance.choice([10, 25, 1000])), list(given)
         while left:

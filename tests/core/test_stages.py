@@ -16,7 +16,7 @@ LATE = Stage("services", 1, [], services=True)
 
 
 def outcome(*failed: str, stage: Stage = LATE, seconds: float = 1.0) -> Outcome:
-    tests = {name: {"seconds": 1.0, "error": f"{name} is wrong"} for name in failed}
+    tests = {name: {"seconds": 1.0, "error": f"{name} is wrong", "output": f"{name}\nis wrong"} for name in failed}
     return Outcome(stage, seconds, int(bool(failed)), {"good": {"seconds": 2.0}, **tests})
 
 
@@ -46,7 +46,8 @@ def test_only_a_few_tests_on_services_are_run_again(monkeypatch: pytest.MonkeyPa
     core = outcome("core", stage=Stage("core", 1, []))
     few = [f"late {number}" for number in range(MOST_AGAIN)]
     assert stages.again([core, outcome(*few)]) == few
-    assert sorted(path.name for path in (tmp_path / "run-again").glob("*.txt")) == ["0.txt", "1.txt", "2.txt"]
+    told = [(tmp_path / f"run-again/{number}.txt").read_text() for number in range(MOST_AGAIN)]
+    assert all("=== first run\nlate" in each and "=== second run\n" in each for each in told)
     assert stages.again([core, outcome(*few, "one more")]) == []
     assert stages.again([core]) == []
 

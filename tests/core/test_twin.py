@@ -288,21 +288,20 @@ def _no_slot_is_fenced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(core, "resized", lambda old, new: False)
 
 
-BREAKS: list[Break] = [
+SHOWS_SELDOM = pytest.mark.skipif(not ALL, reason="shows in few histories: make test-all")
+BREAKS = [
     _seals_at_once,
     _slots_go_upward,
     _waiting_ones_are_left,
-    pytest.param(
-        _jobs_take_no_turns, marks=pytest.mark.skipif(not ALL, reason="shows in few histories: make test-all")
-    ),
+    pytest.param(_jobs_take_no_turns, marks=SHOWS_SELDOM),
     _nobody_is_preempted,
     _nothing_is_blocked,
     _tasks_never_wake,
     _slots_forget_their_homes,
     _queues_close_at_once,
-    _inputs_are_read_again,
+    pytest.param(_inputs_are_read_again, marks=SHOWS_SELDOM),
     _rows_of_two_numbers_meet,
-    _no_slot_is_fenced,
+    pytest.param(_no_slot_is_fenced, marks=SHOWS_SELDOM),
 ]
 
 

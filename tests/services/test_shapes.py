@@ -120,7 +120,6 @@ def test_one_job_many_times(ten: Cluster, shapes: ModuleType):
     assert ids(ten.records(out)) == list(range(300))
 
 
-@pytest.mark.gate
 def test_equal_keys_meet_in_one_peer(ten: Cluster, shapes: ModuleType):
     """Rows of a key, from two topics, go to one peer at a time and in order, though nine of ten peers die in the middle of it.
 

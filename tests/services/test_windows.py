@@ -99,7 +99,6 @@ def counting(topic: str, out: str, end: str | None = "latest", store: Any = "mem
         pytest.param(
             [kill_at("committed", 3), kill_at("apply-state", 2), kill_at("written", 2)],
             id="kills",
-            marks=pytest.mark.gate,
         ),
         pytest.param([pause_at("begin", 6, 8)], id="a pause", marks=pytest.mark.long),
     ],

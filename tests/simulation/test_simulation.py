@@ -207,7 +207,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: getattr(mutate, "__name__", "").strip("_"))
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
 def test_the_simulation_notices(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """With one safeguard taken out, some of the first thousand histories fail."""
     mutate(monkeypatch)
