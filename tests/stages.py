@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -91,13 +92,17 @@ EXTRAS = "not long and not prometheus and not browser"
 """What runs for minutes, or needs what a machine may not have, has targets of its own."""
 
 
+def seeded() -> dict[str, str]:
+    """What gives all random choices the same seed in each run."""
+    return {"SARDONYX_SEED": os.environ.get("SARDONYX_SEED") or "1"}
+
+
 def stages(whole: bool) -> list[Stage]:
     """The stages of ``make test``, or of ``make test-all``. The minutes of the first add up to 12, those of the second to 60.
 
     The first has one seed, so that its verdict is the same for the same code. The second draws one, and prints it.
     """
     everything = {"SARDONYX_ALL_HISTORIES": "1"}
-    seeded = {"SARDONYX_SEED": os.environ.get("SARDONYX_SEED") or "1"}
     if whole:
         return [
             CHECK,
@@ -108,10 +113,10 @@ def stages(whole: bool) -> list[Stage]:
         ]
     return [
         CHECK,
-        Stage("core", 4.5, pytest_of(2, *CORE), seeded),
-        Stage("simulation", 2.25, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded),
-        Stage("services", 3.25, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded, services=True),
-        Stage("faults", 1.5, pytest_of(1, "-m", "gate", FAULTS), seeded, services=True),
+        Stage("core", 4.25, pytest_of(2, *CORE), seeded()),
+        Stage("simulation", 1.75, pytest_of(2, "--dist", "worksteal", "tests/simulation"), seeded()),
+        Stage("services", 3.75, pytest_of(3, "-m", "gate", *BUT_FAULTS, "tests/services"), seeded(), services=True),
+        Stage("faults", 1.75, pytest_of(1, "-m", "gate", FAULTS), seeded(), services=True),
     ]
 
 
@@ -233,9 +238,9 @@ def touched(base: str) -> int:
     ).stdout.split()
     found = services_for(changed)
     print(f"{len(changed)} files changed since {base}; on services: {' '.join(found) or 'nothing'}")
-    parts = [CHECK, Stage("core", 4, pytest_of(2, *CORE))]
+    parts = [CHECK, Stage("core", 4.5, pytest_of(2, *CORE), seeded())]
     if found:
-        parts.append(Stage("services", 10, pytest_of(3, "-m", EXTRAS, *found), services=True))
+        parts.append(Stage("services", 10, pytest_of(3, "-m", EXTRAS, *found), seeded(), services=True))
     return played("test-touched", parts)
 
 
@@ -262,6 +267,7 @@ def main() -> int:
         "--base", default="HEAD", help="test-touched: the commit that the working tree is compared with"
     )
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so `subprocess.run` ends its child, and the services end
     if chosen.what == "test-touched":
         return touched(chosen.base)
     whole = chosen.what == "test-all"

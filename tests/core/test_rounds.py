@@ -24,6 +24,7 @@ from sardonyx.graphs.rounds import run_rounds
 from sardonyx.state.graph_rows import EDGES, GraphShard, has_rows
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.window_rows import SCHEMA
+from tests import sizes
 from tests.core.round_functions import halved, least_label, mixed, moving, nearest, plain_centres, plain_mixed
 
 KMEANS: dict[str, Any] = {"state": "cluster bigint", "group_by": ["cluster"], "aggregate": {"x": "mean", "y": "mean"}}
@@ -54,7 +55,7 @@ def rounds(fn: Callable[..., Any], rows: pa.Table, params: dict[str, Any] | None
 
 def test_kmeans_is_that_of_a_plain_loop() -> None:
     """The clusters, the centres and the number of rounds are those of a loop in numpy, bit for bit, and those of scipy."""
-    for chance in histories(100):
+    for chance in histories(sizes.histories(50, whole=100)):
         source = np.random.default_rng(chance.randrange(2**32))
         blobs = source.normal(scale=8.0, size=(chance.randint(1, 6), 2))
         points = blobs[source.integers(len(blobs), size=chance.randint(20, 300))]
@@ -92,7 +93,8 @@ def test_the_order_of_rows_changes_no_bit() -> None:
 def test_a_fixpoint_over_groups_is_that_of_a_plain_loop() -> None:
     """Random tables, with nulls in keys and values: the same rows, aggregates and number of rounds."""
     limits = ends = 0
-    for chance in histories(300):
+    count = sizes.histories(100, whole=300)
+    for chance in histories(count):
         parts = chance.sample(["a", "b", "ä", "", "long name"], chance.randint(1, 5))
         rows = [
             {
@@ -120,7 +122,7 @@ def test_a_fixpoint_over_groups_is_that_of_a_plain_loop() -> None:
         else:
             assert (number, found.reason) == (found.supersteps, "quiescent")
             ends += 1
-    assert min(limits, ends) > 30
+    assert min(limits, ends) > count // 10
 
 
 def test_rows_tell_each_other_by_keys() -> None:
@@ -294,7 +296,7 @@ def test_aggregates_are_those_of_plain_python(how: str) -> None:
         "mean": lambda values: sum(values) / len(values),
         "count": len,
     }
-    for chance in histories(200):
+    for chance in histories(sizes.histories(70, whole=200)):
         kinds: list[Callable[[random.Random], Any]] = [
             lambda chance: chance.randrange(-9, 9),
             lambda chance: chance.randrange(-99, 99) / 8,

@@ -23,7 +23,7 @@ from tests.core.window_twin import Twin
 from tests.sizes import histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(10, whole=210))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(6, whole=210))
 """Logs for each kind of window. ``make test-all`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
 SHARES = 5

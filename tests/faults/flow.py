@@ -260,7 +260,7 @@ class Flow:
         deadline = time.monotonic() + 120
         while len(ended) < partitions:
             assert time.monotonic() < deadline, f"{topic} cannot be read to its end: a transaction holds it up"
-            for message in consumer.consume(1000, 1.0):
+            for message in consumer.consume(1000, 0.1):
                 if message.error() is None:
                     ended.discard(message.partition())
                     yield message.partition(), message.value()

@@ -20,7 +20,7 @@ from tests.simulation.simulate import drawn
 from tests.simulation.timed import TimedRunner, TimedWorld
 from tests.sizes import histories
 
-HISTORIES = histories(20, whole=60)
+HISTORIES = histories(12, whole=60)
 
 
 class SimStandby:
