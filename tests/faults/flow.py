@@ -87,7 +87,7 @@ class Feed:
             for source, place in enumerate(self.places):
                 while True:
                     self.arrived()
-                    high = consumer.get_watermark_offsets(place, timeout=30)[1]
+                    high = until(lambda place=place: _bounds(consumer, place), what="a leader", timeout=60)[1]
                     if high >= self.end:
                         break
                     for number in range(self.sent[source], self.sent[source] + self.end - high):
@@ -284,6 +284,15 @@ class Flow:
         for path in sorted(Path(self._out).glob("part-*")):
             for value in path.read_bytes().splitlines():
                 yield path.name, value
+
+
+def _bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first offset of a partition and the one after its last. A broker that was killed may not lead it again yet."""
+    try:
+        found: tuple[int, int] = consumer.get_watermark_offsets(place, timeout=30)
+    except KafkaException as error:
+        raise AssertionError(str(error)) from error
+    return found
 
 
 def abandoned(kafka: str, topic: str, partition: int, alive: float) -> Callable[[], None]:

@@ -204,7 +204,7 @@ class Run(Striking):
 
     def _plan(self, count: int) -> dict[str, list[str]]:
         """So many kinds of fault, by the phase that they strike in: what was planned before and did not strike, then each once
-        before any comes twice, and one of each family before two of one, in an order of chance.
+        before any comes twice, in an order of chance.
         """
         options, rng = self._options, self._rng
         possible = [
@@ -227,7 +227,7 @@ class Run(Striking):
         chosen, self._missed = self._missed[:count], self._missed[count:]
         again = [name for name in possible if name not in chosen]
         while len(chosen) < count and again:
-            chosen += by_turns(rng.sample(again, len(again)))[: count - len(chosen)]
+            chosen += rng.sample(again, len(again))[: count - len(chosen)]
             # who goes on with a graph computes and gives, too, and can be killed there again
             again = [name for name in possible if KINDS[name].phase == "run" or KINDS[name].family in GRAPHS]
         return {phase: [name for name in chosen if KINDS[name].phase == phase] for phase in ("begin", "run", "end")}
@@ -344,16 +344,6 @@ class Run(Striking):
             if fault.recovered is not None:
                 times.setdefault(fault.kind, []).append(fault.recovered)
         return {kind: spread(found) for kind, found in sorted(times.items())}
-
-
-def by_turns(names: list[str]) -> list[str]:
-    """The first of each family, then the second of each, and so on; otherwise in their order."""
-    turns: list[int] = []
-    met: Counter[str] = Counter()
-    for name in names:
-        turns.append(met[KINDS[name].family])
-        met[KINDS[name].family] += 1
-    return [name for _, name in sorted(zip(turns, names, strict=True), key=lambda each: each[0])]
 
 
 def good(result: dict[str, Any]) -> bool:
