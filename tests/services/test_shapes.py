@@ -170,14 +170,14 @@ def peers(rows: list[dict[str, Any]]) -> set[str]:
 
 @pytest.mark.gate
 def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):
-    """One virtual peer works off a chain of eight tasks, one after the other: every row once, through every task once."""
+    """One virtual peer works off a chain of four tasks, one after the other: every row once, through every task once."""
     out = alone.topic("chain")
-    view = alone.run(shapes.chain(out, 8))
+    view = alone.run(shapes.chain(out, 4))
     assert len(alone.client.peers()) == 1
     found = pd.DataFrame(alone.records(out)).sort_values("id", ignore_index=True)
-    expected = pd.DataFrame({"id": range(shapes.NUMBERS), "hops": 8})
+    expected = pd.DataFrame({"id": range(shapes.NUMBERS), "hops": 4})
     pd.testing.assert_frame_equal(found[["id", "hops"]], expected, check_dtype=False)
-    assert {view.task(f"hop-{n}").rows_in for n in range(8)} == {shapes.NUMBERS}
+    assert {view.task(f"hop-{n}").rows_in for n in range(4)} == {shapes.NUMBERS}
 
 
 MOST_CHANGES = 6

@@ -12,7 +12,7 @@ from sardonyx.testing import Cluster
 from tests.services.spark_cluster import SparkCluster
 from tests.waiting import until
 
-ROWS = 4_000
+ROWS = 2_000
 JOB = """
 import os
 import threading
@@ -28,7 +28,7 @@ from sardonyx import Job, kafka
 def held(row: dict, folder: str) -> dict:
     # One row holds its worker until that is killed; in the next attempt it goes on.
     told = Path(folder) / "held"
-    if row["n"] == 2345 and not told.exists():
+    if row["n"] == 1234 and not told.exists():
         writing = Path(folder) / "writing"
         writing.write_text(str(os.getpid()))
         writing.rename(told)

@@ -69,7 +69,6 @@ job.output("out", kafka("{topic}-out"), after=job.keyed("count", add, after=read
 """
 
 
-@pytest.mark.gate
 def test_a_running_job_goes_on_by_another_version(house: House, tmp_path: Path) -> None:
     """Each record is worked by one version, and the state counts on. A version that fails is kept, suspended, until it is
     changed again. What cannot be changed is refused, and two users cannot change the same revision.

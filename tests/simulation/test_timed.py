@@ -11,7 +11,7 @@ from tests.simulation.simulate import drawn, played, share, world_of
 from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(32, whole=160))
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(24, whole=160))
 """Half as many with damage, lineage, checkpoints or loops. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
 SHARES = 4
 
@@ -49,7 +49,7 @@ def test_progress_moves_while_a_job_runs() -> None:
     otherwise. They have few rows, most of them in windows that close with the job.
     """
     moved = 0
-    count = histories(20, whole=40)
+    count = histories(14, whole=40)
     for seed in range(count):
         world = world_of(drawn("lineage", str(seed)))
         world.play()
