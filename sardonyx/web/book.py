@@ -115,7 +115,7 @@ class Book:
         with self.lock:
             if isinstance(event, JobSubmitted | JobChanged):
                 self.mask.learn(event.spec)
-            if isinstance(event, JobSubmitted):
+            if isinstance(event, JobSubmitted) and event.job not in self.state.jobs:  # a request may come twice
                 self._tellers[event.job] = Teller(event.job, running=False)
             decided = self._replay.step(n, event)
             line = self._line(decided, leader)

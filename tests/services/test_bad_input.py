@@ -412,15 +412,15 @@ def _with_tasks(spec: JobSpec, count: int) -> JobSpec:
 
 def test_all_jobs_together_have_a_limit(house: House) -> None:
     """However many jobs a client submits: their topics do not have more partitions than the deployment allows."""
-    topic = f"{house.settings.deployment}.other-1.a.b"
+    deployment = f"{house.settings.deployment}-limited"  # in which no other test has left topics
+    topic = f"{deployment}.other-1.a.b"
     house.make_named(topic)
     try:
         spec = JobSpec(name="x", workflow=[], catalog=[])
-        few = house.settings.model_copy(
-            update={"coordinator": house.settings.coordinator.model_copy(update={"max_all_partitions": 9})}
-        )
-        _refuse_too_much(few, spec, {f"{house.settings.deployment}.x-1.a.b": 7})
+        limits = house.settings.coordinator.model_copy(update={"max_all_partitions": 9})
+        few = house.settings.model_copy(update={"deployment": deployment, "coordinator": limits})
+        _refuse_too_much(few, spec, {f"{deployment}.x-1.a.b": 7})
         with pytest.raises(InputError, match=r"all jobs would have 10 partitions; the limit is 9"):
-            _refuse_too_much(few, spec, {f"{house.settings.deployment}.x-1.a.b": 8})
+            _refuse_too_much(few, spec, {f"{deployment}.x-1.a.b": 8})
     finally:
         house.forget(topic)

@@ -41,10 +41,14 @@ def with_a_wrong_password(login: Mapping[str, str]) -> dict[str, str]:
     return {key: value[:-1] + "?" if key in secret else value for key, value in login.items()}
 
 
-def test_what_a_test_of_a_user_starts_lets_only_its_own_user_in(tmp_path: Path) -> None:
+def test_what_a_test_of_a_user_starts_lets_only_its_own_user_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job runs on it as before, topics are filled and read; another user of the machine gets no further, and no message of
     pytest shows the password.
     """
+    for name in (plugin.ZOOKEEPER, plugin.KAFKA):  # or it would be given those that all tests share
+        monkeypatch.delenv(name, raising=False)
     with plugin.services() as services, Cluster(services, tmp_path) as cluster:
         stranger = settings_of(services)
         assert code_of(ZooKeeperSession.connect, stranger) == "SX-ZOOKEEPER-DENIED"
