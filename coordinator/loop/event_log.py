@@ -26,9 +26,7 @@ FIRST = 1
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty; a number is 0 if it
-    is not said.
-    """
+    """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty."""
 
     format: int = 0
     rules: int = 0
@@ -185,7 +183,7 @@ def refuse_other_format(what: str, data: bytes) -> None:
             what, f"it has format {found.format}, and this version of Sardonyx reads formats {OLDEST} to {FORMAT}"
         )
     refuse_newer_rules(found.rules)
-    if 0 < found.rules < OLDEST_RULES:  # the note of a snapshot says none: its state does
+    if found.rules < OLDEST_RULES:
         raise unreadable(what, older_rules(found.rules))
 
 
