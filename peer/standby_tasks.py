@@ -19,7 +19,8 @@ from peer.process import Process
 from peer.standby import StandbyShards
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import ENDED
+from sardonyx.core.events import ENDED, OLDEST
+from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.notes import Assignment, JobNote, LinksNote, PulseNote, TaskNote
 from sardonyx.core.positions import Position
@@ -47,6 +48,7 @@ class _Home(NamedTuple):
 
     name: str
     tags: frozenset[str]
+    format: int
 
 
 @dataclass
@@ -217,7 +219,7 @@ class StandbyTasks:
                 if data is None:
                     continue
                 about = msgspec.json.decode(data, type=PulseNote)
-                self._homes[daemon] = _Home(_home(about), frozenset(about.tags))
+                self._homes[daemon] = _Home(_home(about), frozenset(about.tags), about.format or OLDEST)
         return iter({home.name: home for home in self._homes.values()}.values())
 
     def _holders(self, zk: ZooKeeperSession, job: str, task: str) -> Collection[str]:
@@ -263,7 +265,7 @@ def _home(about: PulseNote) -> str:
 
 def _fits(home: _Home, spec: JobSpec, stage: Stage) -> bool:
     """Whether a process can run a task."""
-    return home.tags >= {*spec.tags, *stage.task.tags}
+    return home.tags >= {*spec.tags, *stage.task.tags} and home.format >= spec_format(spec)
 
 
 __all__ = ["StandbyTask", "StandbyTasks"]
