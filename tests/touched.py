@@ -39,11 +39,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sardonyx/job": ("shapes", "examples"),
     "sardonyx/pipeline": ("streams",),
     "sardonyx/runtime": ("peer_daemon", "coordinator_processes", "metrics", "secret_values"),
-    "sardonyx/state": ("windows", "keyed", "state_*", "sql_state", "going_back", "kept_state", "clock"),
+    "sardonyx/state": ("windows", "keyed", "state_*", "sql_state", "joins", "checkpoints", "kept_state", "clock"),
     "sardonyx/testing": ("testing*",),
     "sardonyx/web": ("web*", "telemetry"),
     "sardonyx/zookeeper": ("zookeeper_session", "wire", "leadership", "secured"),
-    "examples": ("examples", "flights", "tutorial"),
+    "examples": ("examples", "fraud", "flights", "tutorial"),
 }
 """For the beginning of a path: names of files in tests/services, without ``test_``. The longest beginning that fits counts."""
 

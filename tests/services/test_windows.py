@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sardonyx import Count, Job, Max, Sum, event_time, kafka, session, tumbling
-from sardonyx.testing import Cluster, kill_at, run_job
+from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
 from tests.plain_store import CODE
+from tests.waiting import until
 
 START = 1_764_000_000
 """Seconds since 1970 of the first row."""
@@ -51,6 +52,12 @@ def expected(given: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, i
     return {key: (len(values), sum(values), max(values)) for key, values in found.items()}
 
 
+def closed(given: Sequence[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
+    """Of the expected windows, those that the clock has passed in all partitions."""
+    last = max(datetime.fromisoformat(row["at"]).timestamp() for row in given) - DELAY - 1
+    return {key: value for key, value in expected(given).items() if key[1] + SIZE <= last}
+
+
 def found(results: Iterable[dict]) -> dict[tuple[str, float], tuple[int, int, int]]:
     return {
         (row["user"], datetime.fromisoformat(row["window_start"]).timestamp()): (row["hits"], row["total"], row["most"])
@@ -64,11 +71,11 @@ def check(given: Iterable[dict], results: Sequence[dict]) -> None:
     assert found(results) == expected(given)
 
 
-def counting(topic: str, out: str, store: Any) -> Job:
+def counting(topic: str, out: str, end: str | None = "latest", store: Any = "memory") -> Job:
     job = Job("counting", partitions=3)
     read = job.input(
         "read",
-        kafka(topic, schema="user string, at timestamp, n long", start="earliest", end="latest"),
+        kafka(topic, schema="user string, at timestamp, n long", start="earliest", end=end),
         time=event_time("at", delay=f"{DELAY} s"),
         batch_size=500,
     )
@@ -83,6 +90,30 @@ def counting(topic: str, out: str, store: Any) -> Job:
     )
     job.output("out", kafka(out, key="user"), after=windows, batch_size=200)
     return job
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([], id="quiet"),
+        pytest.param(
+            [kill_at("committed", 3), kill_at("apply-state", 2), kill_at("written", 2)],
+            id="kills",
+        ),
+        pytest.param([pause_at("begin", 6, 8)], id="a pause", marks=pytest.mark.long),
+    ],
+)
+def test_each_window_counts_each_row_once(
+    seed: int, faults: list[Fault], sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """A bounded input: all windows close, with what plain Python counts, whatever dies or sleeps."""
+    given = rows(seed, 10_000)
+    with sardonyx_clusters(**QUICK) as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(6, faults=faults)  # all in one daemon, so each fault of the script comes to pass
+        cluster.run(counting(topic, out))
+        results = cluster.records(out)
+    check(given, results)
 
 
 def test_a_store_of_a_users_own_keeps_windows(
@@ -105,6 +136,18 @@ def test_a_store_of_a_users_own_keeps_windows(
         cluster.run(str(spec))
         results = cluster.records(out)
     check(given, results)
+
+
+def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """Results come while the job runs: those of all windows that the clock of the slowest partition has passed."""
+    given = rows(seed, 6_000)
+    with sardonyx_clusters() as cluster:
+        topic, out = cluster.topic("in", given), cluster.topic("out")
+        cluster.peers(6)
+        handle = cluster.submit(counting(topic, out, end=None))
+        wanted = closed(given)
+        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="the windows to close", timeout=90)
+        handle.kill()
 
 
 def summed(rows: pa.Table) -> pa.Table:
@@ -195,3 +238,10 @@ def test_a_window_for_which_its_function_raises_is_left_out_whole(
         row["at"] for row in given if (row["at"] - row["at"] % 3_600, row["key"]) in bad
     )
     assert all("a negative number" in each.failure.message for each in letters)
+
+
+def test_a_job_in_this_process_has_windows(spark: SparkSession) -> None:
+    """``run_job`` gives what a cluster gives."""
+    given = rows(7, 3_000)
+    result = run_job(counting("in", "out"), {"read": given}, batch_size=100, spark=spark)
+    assert found(result.rows("out")) == expected(given)
