@@ -127,7 +127,7 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(
         assert not handle.revoked
         daemon.runner.exhausted.set()
         looks = daemon.runner.polls
-        until(lambda: daemon.runner.polls > looks + 3, what="its loop to look for something to do again and again")
+        until(lambda: daemon.runner.polls > looks + 10, what="its loop to look for something to do again and again")
         assert light.sentinels(zk) == []
         assert not handle.may_commit
         proxy.accept_again()
