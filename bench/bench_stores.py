@@ -87,26 +87,21 @@ def main() -> None:
 
     timed("restore into memory: decode and apply", lambda: restore(store, log.mark, logged), KEYS)
     print(f"  {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / KEYS:.0f} bytes a key")
-    stores(store, loads, few, log)
+    stores(store, loads, few)
     small(chance)
     with tempfile.TemporaryDirectory() as folder:
         rocks = RocksStore(SCHEMA, Path(folder) / "a", pending=10 * KEYS)
         timed("restore into RocksDB: decode and apply", lambda: restore(rocks, log.mark, logged), KEYS)
-        timed("  flush", lambda: rocks.flush(log.saved(len(logged))), KEYS)
-        rocks.close()
-        rocks = timed("  start again", lambda: RocksStore(SCHEMA, Path(folder) / "a"), 1)
-        stores(rocks, [], few, log)
+        stores(rocks, [], few)
         rocks.close()
 
 
-def stores(store: Any, loads: list[pa.Table], few: pa.Table, log: ShardLog) -> None:
+def stores(store: Any, loads: list[pa.Table], few: pa.Table) -> None:
     name = type(store).__name__
     keys = few.column(KEY).combine_chunks()
     timed(f"{name}: read {len(few):,}, first", lambda: store.read(keys), len(few))
     timed(f"{name}: change them", lambda: store.apply(few), len(few))
     timed(f"{name}: read them", lambda: store.read(keys), len(few))
-    if isinstance(store, RocksStore):
-        timed(f"{name}: flush them", lambda: store.flush(log.saved(0)), len(few))
     timed(f"{name}: first scan of 1", lambda: store.scan(limit=1), 1)
     timed(f"{name}: scan of 1", lambda: store.scan(limit=1), 1)
     timed(f"{name}: scan of 1,000 in the middle", lambda: store.scan(keys[5].as_py(), None, 1_000), 1_000)

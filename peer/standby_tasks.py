@@ -19,8 +19,7 @@ from peer.process import Process
 from peer.standby import StandbyShards
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import ENDED, OLDEST
-from sardonyx.core.formats import spec_format
+from sardonyx.core.events import ENDED
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.notes import Assignment, JobNote, LinksNote, PulseNote, TaskNote
 from sardonyx.core.positions import Position
@@ -48,7 +47,6 @@ class _Home(NamedTuple):
 
     name: str
     tags: frozenset[str]
-    format: int
 
 
 @dataclass
@@ -219,7 +217,7 @@ class StandbyTasks:
                 if data is None:
                     continue
                 about = msgspec.json.decode(data, type=PulseNote)
-                self._homes[daemon] = _Home(_home(about), frozenset(about.tags), about.format or OLDEST)
+                self._homes[daemon] = _Home(_home(about), frozenset(about.tags))
         return iter({home.name: home for home in self._homes.values()}.values())
 
     def _holders(self, zk: ZooKeeperSession, job: str, task: str) -> Collection[str]:
@@ -265,7 +263,7 @@ def _home(about: PulseNote) -> str:
 
 def _fits(home: _Home, spec: JobSpec, stage: Stage) -> bool:
     """Whether a process can run a task."""
-    return home.tags >= {*spec.tags, *stage.task.tags} and home.format >= spec_format(spec)
+    return home.tags >= {*spec.tags, *stage.task.tags}
 
 
 __all__ = ["StandbyTask", "StandbyTasks"]

@@ -16,7 +16,7 @@ from sardonyx.core.going_back import FIRST_COMMIT
 from sardonyx.core.graph import Link
 from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.base import Store
-from sardonyx.state.log import ShardLog
+from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import Mark, Message
 from sardonyx.state.restore import Restore
 from sardonyx.state.undo import Undo, UndoChange
@@ -140,14 +140,14 @@ class TopicKeeper:
 
     def restored(self, number: int, mark: Mark | None, stores: Stores, by_rows: Collection[str]) -> ShardLog:
         """See :meth:`StateKeeper.restored`."""
-        saved: Mapping[str, bytes] = {}
+        left: LogState | None = None
         if self._adopts is not None and (mark is None or mark.base == 0):
-            saved = self._adopts.fill(number, stores, by_rows)
-            mark = mark or (Mark(*FIRST_COMMIT) if saved else None)
+            left = self._adopts.fill(number, stores, by_rows)
+            mark = mark or (Mark(*FIRST_COMMIT) if left is not None else None)
             log.info("state_adopted", partition=number, count=len(stores), at=self.since)
         end = self._log.end(number)  # after the position was asked for: see `queues.state_topics`
         restore = Restore(
-            mark, stores.all, topic=self.topic, partition=number, others=by_rows, make=stores.open, saved=saved
+            mark, stores.all, topic=self.topic, partition=number, others=by_rows, make=stores.open, begun=left
         )
         begun = restore.start
         try:
@@ -156,7 +156,7 @@ class TopicKeeper:
             while not restore.reached and (further := self._log.end_beyond(number, end)) > end:
                 restore.read(self._log.read(number, end, further))
                 end = further
-            return self._shard_log(number, restore, adopted=bool(saved))
+            return self._shard_log(number, restore, adopted=left is not None)
         except InputError as error:
             # One that goes beyond the position is mostly that of a shard which another peer has by now: see `peer.shards`.
             tell = log.debug if error.code == "SX-STATE-AHEAD" else log.warning

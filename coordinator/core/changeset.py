@@ -23,8 +23,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.changing import numbered, rewiring
 from sardonyx.core.effects import ChangeLinks, Create, CreateLinks, Delete, DeleteLinks, DropLinks, ReadLinks, Set
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import FORMAT, OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
-from sardonyx.core.formats import spec_format
+from sardonyx.core.events import OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
 from sardonyx.core.going_back import adopted_at_end, adopted_by, begins_of, state_topics
 from sardonyx.core.graph import Graph, graph_of, is_endless
 from sardonyx.core.notes import LinksNote
@@ -81,7 +80,6 @@ class ChangeSet(PeerChanges):
                 job.adopts, job.clocks = adopted_at_end(before.end, state_topics(graph)), before.end.clocks
                 self._keep_state(before, resumes)
         self._record(name, job)
-        self.need(name, spec_format(spec))
         job.tasks = {task.name: Task(self.n) for task in spec.catalog}
         self.state.names[spec.name] = name
         self.state.plans[name] = plan_of(self.state, name)
@@ -126,17 +124,10 @@ class ChangeSet(PeerChanges):
     def need(self, name: str, version: int) -> None:
         """From now on only peers that read this format get tasks of the job."""
         job = self.state.jobs[name]
-        if version > max(OLDEST, job.needs) and self.state.rules > 1:
+        if version > max(OLDEST, job.needs):
             job.needs = version
             self.state.stale.add(name)
             self.state.forget_targets()
-
-    def release_unable(self, job: Job) -> None:
-        """Take the peers off a job that cannot read it."""
-        for task in job.tasks.values():
-            for peer in self.state.on_task(task):
-                if peer in task.peers and (self.state.peers[peer].format or OLDEST) < job.needs:
-                    self.leave(peer, "release")
 
     def refuse(self, name: str, spec: JobSpec, error: Failure, by: str = "") -> None:
         """Refuse a job: it is recorded as failed, without tasks."""
@@ -163,7 +154,6 @@ class ChangeSet(PeerChanges):
             job.next_spec, job.goes_on = None, []
         if job.suspended:  # what it has read must go through it
             self.resume(name)
-        self.need(name, FORMAT)  # peers of the release before do not know how an input stops
         if job.facts is None:
             return
         facts, job.facts = job.facts, _stopped(graph, job.facts)
@@ -186,7 +176,6 @@ class ChangeSet(PeerChanges):
     def keep_links(self, name: str, keep: str | None) -> None:
         job = self.job(name)
         job.spec = replace(job.spec, keep=keep)
-        self.need(name, spec_format(job.spec))
         self._made.append(Set(node_paths.job_spec(name), encode_spec(job.spec)))
 
     def end(self, name: str, status: JobStatus, error: Failure | None = None) -> None:
@@ -392,7 +381,6 @@ class ChangeSet(PeerChanges):
         spec = awake(spec) if job.stopping else spec
         before, job.spec, job.next_spec, job.goes_on, job.switching = job.spec, spec, None, [], False
         job.revision += 1
-        self.need(name, spec_format(spec))
         self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
         if links is not None and job.facts is not None:
             self._rewire(name, before, links, job.facts)
@@ -427,7 +415,6 @@ class ChangeSet(PeerChanges):
         job.facts = _stopped(new, facts) if job.stopping else facts
         if job.facts != known:
             self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
-        self.need(name, FORMAT)  # peers of the release before do not know how its links are numbered
         for task_name in found.removed:
             self.set_backing_off(name, task_name, backing_off=False)
             del job.tasks[task_name]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from coordinator.core import job_events, rules_1, scheduling
+from coordinator.core import job_events, scheduling
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
@@ -83,23 +83,15 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             where={"n": n},
         )
     changes = ChangeSet(state, n, event.at)
-    handler = _HANDLERS[type(event)]
-    if state.rules == 1:
-        handler = rules_1.HANDLERS.get(type(event), handler)
-    handler(changes, event)
-    old = state.rules == 1
+    _HANDLERS[type(event)](changes, event)
     # Without such a change, the offers after the previous event still hold.
     if changes.jobs or changes.free_changed:
-        if old:
-            rules_1.offer_work(changes)
-            rules_1.count_missing(changes)
-        else:
-            _swap_specs(changes)
-            _queue_jobs(changes)
-            _offer_work(changes)
-            for job in dict.fromkeys([*_changed(changes), *_with_declines(changes.state)]):
-                changes.take_turns(job)
-            _count_missing(changes)
+        _swap_specs(changes)
+        _queue_jobs(changes)
+        _offer_work(changes)
+        for job in dict.fromkeys([*_changed(changes), *_with_declines(changes.state)]):
+            changes.take_turns(job)
+        _count_missing(changes)
     state.n = n
     return changes.effects()
 
@@ -118,14 +110,9 @@ def replay(
 
 
 def _born(changes: ChangeSet, event: PeerBorn) -> None:
-    """Each id is used once. If the id is known, the event is a repetition; or it says what the peer can, which the coordinator of
-    an older release that logged its birth did not know. That release takes any second birth for a repetition: so do its rules.
-    """
-    known, rules = changes.state.peers.get(event.peer), changes.state.rules
-    if known is None:
+    """Each id is used once. If the id is known, the event is a repetition."""
+    if event.peer not in changes.state.peers:
         changes.birth(event.peer, event)
-    elif rules > 1 and event.format and not known.format and known.state not in ("dead", "revoked"):
-        changes.set_abilities(event.peer, event)
 
 
 def _died(changes: ChangeSet, event: PeerDied) -> None:

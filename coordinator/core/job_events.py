@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
-from coordinator.core.stored_state import check_rules, derive
+from coordinator.core.stored_state import derive, refuse_newer_rules
 from sardonyx.core import units
 from sardonyx.core.changing import change_failure, finished
 from sardonyx.core.errors import InputError, failure_of
 from sardonyx.core.events import (
-    FORMAT,
     UNKNOWN_JOB,
     JobChanged,
     JobKilled,
@@ -38,7 +37,6 @@ from sardonyx.core.events import (
     Restored,
     RulesRaised,
 )
-from sardonyx.core.formats import spec_format
 from sardonyx.core.going_back import adopting, last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.names import is_job_id
@@ -64,7 +62,7 @@ def _job_scaled(changes: ChangeSet, event: JobScaled) -> None:
     found |= {name: found[name] or None for name in ("percentage", "max_peers") if name in found}  # 0 takes it back
     if next(share_problems(**found), None) is not None:
         return
-    if event.suspended is True and not job.suspended and changes.state.rules > 1:
+    if event.suspended is True and not job.suspended:
         found["suspended"] = True
     if found:
         changes.scale(event.job, found)
@@ -77,7 +75,7 @@ def _spec_changed(changes: ChangeSet, event: JobChanged) -> None:
     job = changes.state.jobs.get(event.job)
     if job is None or job.status != "running" or job.stopping or job.next_spec is not None or job.spec == event.spec:
         return
-    if job.revision != event.revision or changes.state.rules == 1 or refusal(event.job, event.spec, None) is not None:
+    if job.revision != event.revision or refusal(event.job, event.spec, None) is not None:
         return
     if (
         change_failure(event.job, job.spec, event.spec, event.drop, job.retired) is not None
@@ -280,21 +278,13 @@ def _restored(changes: ChangeSet, event: Restored) -> None:
 
 
 def _rules_raised(changes: ChangeSet, event: RulesRaised) -> None:
-    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew.
-
-    Rules 1 do not know which release a job asks for. Later ones have known it since the job was submitted: it may not be computed
-    again, because the spec in the state changes with what users ask of a running job, and peers never read that.
-    """
-    check_rules(event.rules)
-    before = changes.state.rules
-    if event.rules > before:
+    """What follows from the state may follow otherwise by the new rules. So it is computed again, and work is offered anew."""
+    refuse_newer_rules(event.rules)
+    if event.rules > changes.state.rules:
         changes.state.rules = event.rules
         derive(changes.state)
         for name in changes.state.plans:
-            job = changes.job(name)
-            if before == 1:
-                changes.need(name, FORMAT if job.stopping else spec_format(job.spec))
-                changes.release_unable(job)
+            changes.job(name)
 
 
 HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {

@@ -90,23 +90,6 @@ class PeerChanges:
         self.state.add_idle(name)
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
-    def set_abilities(self, name: str, born: PeerBorn) -> None:
-        """Set what a known peer reads, and its tags: jobs that ask for it may get the peer now."""
-        peer, state = self._peer(name), self.state
-        before = peer.kind
-        if peer.state == "idle":
-            state.remove_idle(name)
-        peer.version, peer.format, peer.tags = born.version, born.format, frozenset(born.tags)
-        if peer.state == "idle":  # of its kind it is the one that came last
-            state.by_state["idle"].move_to_end(name)
-            state.add_idle(name)
-            peer.order = self._rank()
-        self._count(before, -1)
-        self._count(peer.kind, 1)
-        self.jobs |= dict.fromkeys(sorted((state.requiring | state.stale) & state.plans.keys()))
-        if peer.assignment is not None:
-            self.jobs[peer.assignment.job] = None
-
     def move(self, name: str, trigger: Trigger) -> None:
         """Move a peer to another state; its assignment stays."""
         state, peer = self.state, self._peer(name)
@@ -144,7 +127,7 @@ class PeerChanges:
         if all(self.state.peers[other].state == "waiting" for other in task.peers):
             for other in self.state.on_task(task):
                 self._off(other, task, "release")
-        if not task.peers and self.state.rules > 1:
+        if not task.peers:
             task.left = self.n
 
     def _off(self, name: str, task: Task, trigger: Trigger, *, failed: bool = False) -> None:
@@ -157,7 +140,7 @@ class PeerChanges:
             if failed or trigger == "revoke":
                 task.forget_home(place.slot)
                 # By rules 3, a peer without a home left the slot to be avoided by the home before.
-                if goes_on and (home or state.rules > 3) and state.plans[place.job].stages[place.task].standby:
+                if (home or state.rules > 3) and state.plans[place.job].stages[place.task].standby:
                     task.avoid_home(place.slot, home)
             elif goes_on and peer.state != "acking" and home:
                 task.keep_home(place.slot, home)
@@ -168,7 +151,7 @@ class PeerChanges:
 
     def _goes_on(self, job: str, task: Task) -> bool:
         """Whether the task may be offered again."""
-        return self.state.rules > 2 and task.state != "complete" and not self.state.jobs[job].ended
+        return task.state != "complete" and not self.state.jobs[job].ended
 
     def mark(self, name: str, yields: Yields) -> None:
         """Set when a peer gives its task up."""

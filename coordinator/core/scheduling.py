@@ -361,8 +361,6 @@ def giving_back(state: State) -> list[Move]:
     Nothing else moves as long as each job has its share, rounded up or down. Peers that are idle, or give their tasks up already,
     count as given. The jobs that are furthest above their targets give first.
     """
-    if state.rules == 1:
-        return []
     wanted = targets(state)
     over = {
         name: spare

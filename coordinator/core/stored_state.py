@@ -14,7 +14,7 @@ from coordinator.core import peer_states
 from coordinator.core.plan import GraphOf
 from coordinator.core.state import LIVE, Job, Kind, Peer, State, plan_of
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, RULES, Scheduler
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES, Scheduler
 from sardonyx.core.graph import graph_of
 
 
@@ -28,7 +28,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     jobs: dict[str, Job]
     purged: list[str]
     scheduler: Scheduler = "turns"
-    rules: int = 1
+    rules: int = 0
 
 
 class _Format(msgspec.Struct):
@@ -53,7 +53,8 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(data: bytes, graph: GraphOf = graph_of) -> State:
-    """The reverse of :func:`encode_state`. It also reads the states of the release before this one.
+    """The reverse of :func:`encode_state`. It also reads the states of the release before this one: those say of a job that its
+    peers must read :data:`OLDEST`, which all do.
 
     Args:
         data: the bytes.
@@ -70,11 +71,15 @@ def decode_state(data: bytes, graph: GraphOf = graph_of) -> State:
         raise _unreadable(str(error)) from error
     if not OLDEST <= stored.format <= FORMAT:
         raise _other_format(stored.format)
-    check_rules(stored.rules)
+    refuse_newer_rules(stored.rules)
+    if stored.rules < OLDEST_RULES:
+        raise _unreadable(older_rules(stored.rules))
     state = State(stored.deployment, stored.rules)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
     state.peers = stored.peers
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
+    for job in state.jobs.values():
+        job.needs = job.needs if job.needs > OLDEST else 0
     state.purged = OrderedDict.fromkeys(stored.purged)
     state.scheduler = stored.scheduler
     derive(state, graph)
@@ -137,12 +142,17 @@ def derive(state: State, graph: GraphOf = graph_of) -> None:
             state.queued.add(name)
 
 
-def check_rules(rules: int) -> None:
-    """Raises SX-VERSION-RULES if this release does not know these rules."""
+def older_rules(rules: int) -> str:
+    """What is wrong with rules that are older than those that this release knows."""
+    return f"it is decided by rules {rules}, this version knows rules {OLDEST_RULES} to {RULES}"
+
+
+def refuse_newer_rules(rules: int) -> None:
+    """Raises SX-VERSION-RULES if these rules are newer than those that this release knows."""
     if rules > RULES:
         raise SardonyxError(
             "SX-VERSION-RULES",
-            f"the deployment is decided by rules {rules}, and this release knows rules 1 to {RULES}",
+            f"the deployment is decided by rules {rules}, and this release knows rules {OLDEST_RULES} to {RULES}",
             cause="a newer release of Sardonyx leads the deployment, or has led it",
             fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
         )

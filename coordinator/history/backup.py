@@ -37,7 +37,7 @@ from coordinator.loop import event_log
 from coordinator.loop.event_log import Entry
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, RULES
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES
 from sardonyx.core.notes import EpochNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -64,7 +64,7 @@ class BackupHeader(msgspec.Struct, frozen=True, tag="backup", tag_field="line"):
     epoch: int
     epoch_version: int
     """How often ``/epoch`` had been set."""
-    rules: int = 1
+    rules: int = 0
     """The rules by which its first entry was decided."""
 
 
@@ -245,11 +245,13 @@ class BackupFile:
             header = _headers.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._damaged(str(error)) from None
-        if header.format != BACKUP_FORMAT or not OLDEST <= header.log_format <= FORMAT:
+        known = OLDEST <= header.log_format <= FORMAT and header.rules >= OLDEST_RULES
+        if header.format != BACKUP_FORMAT or not known:
             raise SardonyxError(
                 "SX-LOG-FORMAT",
-                f"{self._file} has format {header.format} with a log of format {header.log_format}, and this version of "
-                f"Sardonyx restores format {BACKUP_FORMAT} with a log of formats {OLDEST} to {FORMAT}",
+                f"{self._file} has format {header.format} with a log of format {header.log_format} and rules {header.rules}, and "
+                f"this version of Sardonyx restores format {BACKUP_FORMAT} with a log of formats {OLDEST} to {FORMAT} and rules "
+                f"from {OLDEST_RULES} on",
                 cause=f"Sardonyx {header.version} made it",
                 fix="restore it with that version",
             )

@@ -18,11 +18,11 @@ import msgspec
 
 from coordinator.core.projection import encode_note
 from coordinator.core.state import Job, State, new_state
-from coordinator.core.stored_state import check_rules, decode_state, encode_state
+from coordinator.core.stored_state import decode_state, encode_state, older_rules, refuse_newer_rules
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, AnyEvent, JobChanged, JobSubmitted
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, JobChanged, JobSubmitted
 from sardonyx.core.notes import JobNote
 from sardonyx.core.secrets import Secrets, masked
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
@@ -42,7 +42,7 @@ class Header(_Line, frozen=True, tag="header"):
     checkpoint: int
     version: str
     """Of Sardonyx, as it made the file."""
-    rules: int = 1
+    rules: int
     """By which the first entry was decided."""
 
 
@@ -270,18 +270,25 @@ class LogFile:
         if found.line != "header":
             raise self._damaged("it does not begin with the header of a log")
         if not OLDEST <= found.format <= FORMAT:
-            raise SetupError(
-                "SX-LOG-FORMAT",
-                f"{self._name} has format {found.format}, and this version of Sardonyx reads formats {OLDEST} to {FORMAT}",
-                cause="the file was made by another version",
-                fix="replay it with the version that made it; its first line says which",
+            raise self._of_another_version(
+                f"it has format {found.format}, this version reads formats {OLDEST} to {FORMAT}"
             )
         try:
             header = msgspec.json.decode(data, type=Header)
         except msgspec.DecodeError as error:
             raise self._damaged(str(error)) from None
-        check_rules(header.rules)
+        refuse_newer_rules(header.rules)
+        if header.rules < OLDEST_RULES:
+            raise self._of_another_version(older_rules(header.rules))
         return header
+
+    def _of_another_version(self, why: str) -> SetupError:
+        return SetupError(
+            "SX-LOG-FORMAT",
+            f"{self._name} cannot be read: {why}",
+            cause="the file was made by another version",
+            fix="replay it with the version that made it; its first line says which",
+        )
 
     def _next(self) -> BaseLine | EntryLine | NodeLine | EndLine:
         data = self._read()

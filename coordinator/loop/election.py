@@ -19,7 +19,7 @@ import structlog
 from coordinator.loop.event_log import in_force
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, OLDEST, RULES
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES
 from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import Signal
@@ -160,13 +160,13 @@ class Candidate:
             raise TooNew(
                 "SX-VERSION-COORDINATOR",
                 f"this coordinator cannot lead: the log has format {found.format} and rules {found.rules}, and release {VERSION} "
-                f"reads formats {OLDEST} to {FORMAT} and knows rules 1 to {RULES}",
+                f"reads formats {OLDEST} to {FORMAT} and knows rules {OLDEST_RULES} to {RULES}",
                 cause="a newer release of Sardonyx leads the deployment, or has led it",
                 fix="upgrade this installation to that release; `sardonyx upgrade --check` shows who runs which",
             )
         if found.format == FORMAT:  # an older release cannot lead any more
             return False
-        older = [note for note in _notes(self._zk, others) if note.format < FORMAT]
+        older = [note for note in _notes(self._zk, others) if OLDEST <= note.format < FORMAT]
         if not older:
             return False
         self._zk.delete(f"{node_paths.ELECTION}/{self._node}")
@@ -213,9 +213,9 @@ class Candidate:
 
 
 def known_rules(zk: ZooKeeperSession) -> int:
-    """The newest rules that all coordinators know which stand for election."""
+    """The newest rules that all coordinators know which stand for election. Those that are too old to lead do not count."""
     notes = _notes(zk, zk.children(node_paths.ELECTION))
-    return min((note.rules for note in notes), default=RULES)
+    return min([RULES, *(note.rules for note in notes if note.rules >= OLDEST_RULES)])
 
 
 def _notes(zk: ZooKeeperSession, names: Iterable[str]) -> list[CandidateNote]:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.core.stored_state import check_rules
+from coordinator.core.stored_state import older_rules, refuse_newer_rules
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, AnyEvent
-from sardonyx.zookeeper.releases import InForce, latest_batch
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent
 from sardonyx.zookeeper.transactions import SetIf
 
 if TYPE_CHECKING:
@@ -24,6 +23,15 @@ if TYPE_CHECKING:
 
 FIRST = 1
 """The number of the first entry; so 0 means "nothing yet"."""
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty; a number is 0 if it
+    is not said.
+    """
+
+    format: int = 0
+    rules: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -41,7 +49,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     entries: list[Entry]
-    rules: int = 1
+    rules: int
     """The rules by which these entries are decided."""
 
 
@@ -105,7 +113,7 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
 
 def in_force(zk: ZooKeeperSession) -> InForce:
     """The format of the latest batch, and its rules; also of a log that this release cannot read."""
-    found = latest_batch(zk)
+    found = _latest_batch(zk)
     return InForce() if found is None else _in_force(f"the log at entry {found[0]}", found[1])
 
 
@@ -117,15 +125,24 @@ def first_rules(zk: ZooKeeperSession) -> int | None:
 
 def _in_force(what: str, data: bytes) -> InForce:
     try:
-        found = msgspec.json.decode(data, type=InForce)
+        return msgspec.json.decode(data, type=InForce)
     except (msgspec.DecodeError, RecursionError) as error:
         raise unreadable(what, str(error)) from error
-    return found if found.rules else InForce(found.format, 1)
+
+
+def _latest_batch(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
+    """The last node of the log: the number of its first entry, and its data; None if the log is empty."""
+    for bucket in reversed(zk.children(node_paths.LOG)):
+        batches = zk.children(f"{node_paths.LOG}/{bucket}")
+        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
+        if data is not None:
+            return int(batches[-1]), data
+    return None
 
 
 def last(zk: ZooKeeperSession) -> int:
     """The number of the latest entry; 0 if there is none."""
-    found = latest_batch(zk)
+    found = _latest_batch(zk)
     return 0 if found is None else found[0] + len(decode_batch(*found)) - 1
 
 
@@ -159,13 +176,17 @@ def next_version(version: int) -> int:
 
 
 def refuse_other_format(what: str, data: bytes) -> None:
-    """Raises ``SX-LOG-FORMAT`` if this release does not read the format, ``SX-VERSION-RULES`` if it does not know its rules."""
+    """Raises ``SX-LOG-FORMAT`` if this release does not read the format, or knows its rules no more; ``SX-VERSION-RULES`` if it
+    does not know them yet.
+    """
     found = _in_force(what, data)
     if not OLDEST <= found.format <= FORMAT:
         raise unreadable(
             what, f"it has format {found.format}, and this version of Sardonyx reads formats {OLDEST} to {FORMAT}"
         )
-    check_rules(found.rules)
+    refuse_newer_rules(found.rules)
+    if 0 < found.rules < OLDEST_RULES:  # the note of a snapshot says none: its state does
+        raise unreadable(what, older_rules(found.rules))
 
 
 def unreadable(what: str, why: str) -> SetupError:

@@ -87,7 +87,6 @@ class Intake:
         """Requests that were read and stay in the inbox, because they cannot be removed."""
         self._requests_came = True
         self._all_requests = False
-        self._pulses_read = False
         self._pulses_changed = True
         self._pulses_not_before = 0.0
         self._pulses_by = math.inf
@@ -140,20 +139,15 @@ class Intake:
         lists = dict(zip(wanted, self._zk.lists(wanted), strict=True))
         born: list[str] = []
         died: list[str] = []
-        unknown: list[str] = []
         pulses = lists.get(node_paths.PULSE)
         if pulses is not None:
             pause = min(self._limits.pulse_pause * len(pulses), self._limits.longest_pulse_pause)
             self._pulses_not_before = self._zk.runtime.now() + pause
             born, died = self._born_and_died(pulses, state)
-            # An older coordinator logged births without what the pulses say; by its rules that is not asked.
-            if not self._pulses_read and state.rules > 1:
-                self._pulses_read = True
-                unknown = [name for name in pulses if name in state.peers and not state.peers[name].format]
         names = lists.get(node_paths.INBOX, [])
         if died and not requests_came:
             names = self._zk.children(node_paths.INBOX, watch=self._on_request)
-        return Scan(self, born, self._fair_share(names), died, at, unknown)
+        return Scan(self, born, self._fair_share(names), died, at)
 
     def _fair_share(self, names: Sequence[str]) -> list[str]:
         """The requests that this turn takes, in their order: all of peers, and of clients some, from each author in turn."""
@@ -222,10 +216,6 @@ class Intake:
             births.append(PendingEntry(_birth(at, name, note)))
         return births
 
-    def abilities(self, names: Sequence[str], at: float) -> list[PendingEntry]:
-        """The births of these peers once more, of those whose pulses say what they read."""
-        return [entry for entry in self.births(names, at) if isinstance(entry.event, PeerBorn) and entry.event.format]
-
     def readable(
         self, requests: Iterable[tuple[str, str]], found: Mapping[str, bytes], at: float
     ) -> list[PendingEntry]:
@@ -290,22 +280,13 @@ class Scan:
         names: of the requests that are to be read, in order.
         died: peers that have no pulse any more.
         at: the time that the events carry.
-        unknown: peers that are known, but not what they read.
     """
 
-    def __init__(
-        self,
-        intake: Intake,
-        born: list[str],
-        names: Sequence[str],
-        died: list[str],
-        at: float,
-        unknown: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, intake: Intake, born: list[str], names: Sequence[str], died: list[str], at: float) -> None:
         self._intake = intake
         self._at = at
         self._born = set(born)
-        self._ready = [*intake.births(born, at), *intake.abilities(unknown, at)]
+        self._ready = intake.births(born, at)
         self._deaths = [PendingEntry(PeerDied(at=at, peer=name)) for name in died]
         self._uuids = {f"{node_paths.INBOX}/{name}": numbered(name)[1] for name in names}
         self._most = intake._limits.requests  # noqa: SLF001 - the two are one thing

@@ -355,7 +355,7 @@ class Leader:
             for job in self.state.purged:
                 self._garbage.purged(job, 0)
         else:
-            rules = event_log.first_rules(self._zk) or min(known_rules(self._zk), RULES)
+            rules = event_log.first_rules(self._zk) or known_rules(self._zk)
             self.state = new_state(self._settings.deployment, rules)
         self._snapshots = snapshots.SnapshotSchedule(self._leadership, self._settings.coordinator, snapshot, size)
         checkpoint, version = event_log.read_checkpoint_version(self._zk)
@@ -390,12 +390,11 @@ class Leader:
         if self.state.rules == RULES or now < self._rules_due:
             return
         self._rules_due = now + RENEW * self._zk.session_timeout
-        known = min(known_rules(self._zk), RULES)
+        known = known_rules(self._zk)
         if known > self.state.rules:
             self._log.rules = known
             self.handle([PendingEntry(RulesRaised(at=self._runtime.wall(), rules=known))])
             log.info("rules_raised", rules=known, n=self.state.n)
-            self._intake.read_again()  # by the new rules it counts what the pulses of known peers say
 
     def _replay(self, checkpoint: int, left: dict[Slot, int]) -> set[str]:
         """Replay the log from the snapshot on. Returns the paths whose effects may be missing from the tree, and adds to

@@ -20,7 +20,7 @@ def upgrade(
 ) -> None:
     """Show which coordinators and peers run which release, what is in force, and what stands in the way of an upgrade."""
     from sardonyx.cli.tables import plain
-    from sardonyx.client.upgrade import UNSAID, look
+    from sardonyx.client.upgrade import look
 
     del check
     with call.client() as client:
@@ -32,10 +32,10 @@ def upgrade(
         call.put(f"this release: {found.version}, reads format {found.reads_format}, knows rules {found.knows_rules}")
         table = plain("daemon", "release", "format", "rules", "peers")
         for note in found.coordinators:
-            table.add_row(f"coordinator {note.name}", note.version or UNSAID, str(note.format), str(note.rules), "")
+            table.add_row(f"coordinator {note.name}", note.version or "?", str(note.format), str(note.rules), "")
         for each in found.peers:
             table.add_row(
-                f"{each.daemons} peer daemons", each.version or UNSAID, str(each.format or "?"), "", str(each.peers)
+                f"{each.daemons} peer daemons", each.version or "?", str(each.format or "?"), "", str(each.peers)
             )
         call.console.print(table)
         for problem in found.problems:

@@ -10,7 +10,7 @@ from sardonyx.client.ids import asker, job_gone
 from sardonyx.core import node_paths
 from sardonyx.core.claims import Claims
 from sardonyx.core.effects import Create
-from sardonyx.core.events import JobSubmitted, LettersClaimed, kind_of
+from sardonyx.core.events import JobSubmitted, LettersClaimed, encode_event, kind_of
 from sardonyx.core.names import request_id
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.failpoints import failpoint
@@ -48,7 +48,7 @@ def commit(
         [] if spec is None else [JobSubmitted(job=spec.name, spec=spec, by=by)]
     )
     for event in [*events, LettersClaimed(job=job, task=task, letters=claims.letters, by=by)]:
-        request = zk.encoded(event)
+        request = encode_event(event)
         if len(request) > ENTRY_LIMIT:
             zk.request(event)  # raises: it says what is too large
         uuid = request_id(event.by, zk.runtime.token())

@@ -29,6 +29,7 @@ from sardonyx.core.spec import JobSpec, database_of, stateful, whole_of
 from sardonyx.core.text import listed
 from sardonyx.core.units import seconds
 from sardonyx.state.adopted import AdoptedState
+from sardonyx.state.log import LogState
 from sardonyx.state.look import KeyState, Live, keyed_states
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
@@ -272,18 +273,16 @@ def _stores(
     """The stores of a shard as of a commit, or of a checkpoint. What stands behind it in the log is of later ones."""
     stores = Stores(lambda _, schema: MemoryStore(schema))
     mark = Mark() if position is None or position.state is None else Mark(*position.state)
-    saved: Mapping[str, bytes] = {}
+    left: LogState | None = None
     if adopts is not None and mark.base == 0 and at is None:  # its own log does not hold all of it yet
-        saved = adopts.fill(number, stores, _NAMES)
+        left = adopts.fill(number, stores, _NAMES)
     if position is None or position.state is None:
         return stores
     if at is not None:
         known = None if position.checkpoints is None else position.checkpoints.at(at.time)
         assert known is not None  # noqa: S101 (for the type checker: an unknown time is refused before)
         mark = Mark(known.seq, known.low, known.base)
-    restore = Restore(
-        mark, stores.all, topic=link.topic, partition=number, others=_NAMES, make=stores.open, saved=saved
-    )
+    restore = Restore(mark, stores.all, topic=link.topic, partition=number, others=_NAMES, make=stores.open, begun=left)
     end = topic.end(number)
     restore.read(_up_to(mark, link, number, topic.read(number, restore.start, end)))
     while not restore.reached and (further := topic.end_beyond(number, end)) > end:

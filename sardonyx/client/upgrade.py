@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import FORMAT, RULES
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES
 from sardonyx.core.notes import CandidateNote, PulseNote
 from sardonyx.core.version import VERSION
 
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
-
-UNSAID = "before 0.1.0 with format 7"
-"""What is shown for a daemon whose release does not say its version."""
 
 
 class Daemons(msgspec.Struct, frozen=True):
@@ -78,15 +75,20 @@ def problems(log: int, rules: int, coordinators: list[CandidateNote], peers: lis
         found.append(
             f"the deployment has format {log} and rules {rules}; this release reads {FORMAT} and knows {RULES}"
         )
+    if log and (log < OLDEST or rules < OLDEST_RULES):
+        found.append(
+            f"the deployment has format {log} and rules {rules}; this release reads formats from {OLDEST} on, and knows rules "
+            f"from {OLDEST_RULES} on: start a new deployment under another name"
+        )
     if not coordinators:
         found.append("no coordinator stands for election")
     found += [
-        f"coordinator {note.name} is of release {note.version or UNSAID}: upgrade it"
+        f"coordinator {note.name} is of release {note.version or '?'}: upgrade it"
         for note in coordinators
         if note.format < FORMAT or note.rules < RULES
     ]
     found += [
-        f"{each.daemons} peer daemons are of release {each.version or UNSAID}: upgrade them"
+        f"{each.daemons} peer daemons are of release {each.version or '?'}: upgrade them"
         for each in peers
         if each.format < FORMAT
     ]

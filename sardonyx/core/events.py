@@ -19,11 +19,12 @@ FORMAT = 7
 """Version of the wire form that this release writes. It reads every version from :data:`OLDEST` on. A log or snapshot of a later
 version is refused, never misread.
 """
-OLDEST = 4
+OLDEST = 7
 """The oldest version that this release reads: that of the release before it."""
 RULES = 4
-"""The newest rules of :func:`coordinator.core.decide.decide` that this release knows; it knows all earlier ones. A coordinator
-that does not say which rules it knows is of a release that knows only rules 1."""
+"""The newest rules of :func:`coordinator.core.decide.decide` that this release knows."""
+OLDEST_RULES = 3
+"""The oldest rules that it knows: those of the release before it."""
 
 Scheduler = Literal["turns", "balanced", "greedy", "percentage"]
 """How virtual peers are divided among jobs; ``docs/coordination.md`` says what each does."""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import OLDEST, Counts, JobStatus, LinkFacts, PeerState, TaskState, Yields
+from sardonyx.core.events import Counts, JobStatus, LinkFacts, PeerState, TaskState, Yields
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -33,17 +33,17 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     """``host:pid``."""
     version: str = ""
-    """Of the release; empty if the coordinator is of a release that did not say so."""
-    format: int = OLDEST
-    """The newest :data:`FORMAT` that it reads."""
-    rules: int = 1
-    """The newest :data:`RULES` that it knows."""
+    """Of the release."""
+    format: int = 0
+    """The newest :data:`FORMAT` that it reads; 0: it does not say so."""
+    rules: int = 0
+    """The newest :data:`RULES` that it knows; 0: it does not say so."""
     metrics: str = ""
     """``host:port`` where it serves its metrics; empty if it serves none, or did not say so."""
 
     @classmethod
     def read(cls, data: bytes) -> CandidateNote:
-        """The note in a node. The release before this one wrote only ``host:pid``, as text."""
+        """The note in a node. What is no note, as any program may write it, is taken for its name."""
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError:
@@ -57,9 +57,9 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str = ""
     pid: int = 0
     version: str = ""
-    """Of the release; empty if the peer is of a release that did not say so."""
+    """Of the release."""
     format: int = 0
-    """The newest :data:`FORMAT` that it reads; 0: that of a release that did not say so."""
+    """The newest :data:`FORMAT` that it reads; 0: it does not say so."""
     tags: tuple[str, ...] = ()
     metrics: str = ""
     """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""

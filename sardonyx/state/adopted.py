@@ -18,7 +18,7 @@ from sardonyx.core.errors import InputError
 from sardonyx.core.going_back import FIRST_COMMIT
 from sardonyx.core.state_points import Adopted
 from sardonyx.state.base import Store
-from sardonyx.state.log import SPARE, LogState, Saved
+from sardonyx.state.log import SPARE, LogState
 from sardonyx.state.messages import Mark, about
 from sardonyx.state.restore import Restore
 
@@ -62,7 +62,7 @@ class AdoptedState:
         self._adopted = adopted
         self._topic = topic
 
-    def fill(self, number: int, stores: OpenStores, by_rows: Collection[str]) -> dict[str, bytes]:
+    def fill(self, number: int, stores: OpenStores, by_rows: Collection[str]) -> LogState | None:
         """Fill the stores of a shard, which are empty.
 
         Args:
@@ -71,7 +71,7 @@ class AdoptedState:
             by_rows: the others that it may have.
 
         Returns:
-            What :class:`sardonyx.state.restore.Restore` takes as ``saved``, to go on with the shard's own log; nothing if the
+            What :class:`sardonyx.state.restore.Restore` takes as ``begun``, to go on with the shard's own log; None if the
             checkpoint has no entry.
 
         Raises:
@@ -79,16 +79,15 @@ class AdoptedState:
                 store are others now.
         """
         if number >= len(self._adopted.marks):
-            return {}
+            return None
         mark = Mark(*self._adopted.marks[number])
         if mark.seq:
             fill_at(mark, self.at, number, stores, by_rows, self._topic, self._adopted.topic)
         entries = sum(len(store) for store in stores.all.values())
         if not entries:
-            return {}
+            return None
         rows = 2 * entries + SPARE + 1  # so a round of restatement begins with the first commit
-        saved = Saved(LogState(Mark(*FIRST_COMMIT), rows), 0).encode()
-        return dict.fromkeys(stores.all, saved)
+        return LogState(Mark(*FIRST_COMMIT), rows)
 
 
 def fill_at(

@@ -63,22 +63,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back files and memory. A store on disk keeps what it holds."""
-        ...
-
-
-class DurableStore(Store, Protocol):
-    """A store that is still there after its process has gone, as it was when it was flushed last."""
-
-    @property
-    def saved(self) -> bytes | None:
-        """What was given to the last :meth:`flush`. None: the store is to be read from the beginning of the log."""
-        ...
-
-    def flush(self, saved: bytes) -> None:
-        """Keep the entries as they are now, and as one with them what the log says of them.
-
-        Args:
-            saved: see :meth:`sardonyx.state.log.ShardLog.saved`.
-        """
+        """Give back files and memory."""
         ...

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from queues.block import MAX_BYTES
@@ -52,20 +51,6 @@ class LogState(NamedTuple):
     rows: int = 0
     """Rows from ``mark.low`` on."""
     round: Round | None = None
-
-
-class Saved(msgspec.Struct, frozen=True, array_like=True):
-    """How the log stood when a store was written to disk, and an offset from which on everything later stands in it."""
-
-    state: LogState
-    offset: int
-
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Saved:
-        return msgspec.msgpack.decode(data, type=cls)
 
 
 class ShardLog:
@@ -176,14 +161,6 @@ class ShardLog:
         """The transaction was aborted, or never begun."""
         self._planned = None
 
-    def saved(self, offset: int) -> bytes:
-        """What a store on disk keeps beside the entries that it holds after the last commit.
-
-        Args:
-            offset: the offset after the last record of the partition, asked after the last commit and before the next one.
-        """
-        return Saved(self.state, offset).encode()
-
     def _new_round(self, entries: int) -> Round | None:
         if self.state.rows <= 2 * entries + self._spare:
             return None
@@ -226,4 +203,4 @@ def _undo_tables(undo: Mapping[int, Undo]) -> Iterator[tuple[int, str, pa.Table]
                 yield time, name, table
 
 
-__all__ = ["PIECE", "SPARE", "LogState", "Round", "Saved", "ShardLog"]
+__all__ = ["PIECE", "SPARE", "LogState", "Round", "ShardLog"]

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-import msgspec
 import pyarrow as pa
 
 from queues import block
 from queues.messages import Logged
 from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
-from sardonyx.state.log import LogState, Round, Saved, ShardLog
+from sardonyx.state.log import LogState, Round
 from sardonyx.state.memory import key_list
 from sardonyx.state.messages import About, Mark, Place, about, last_key
 from sardonyx.state.shape import refuse_other_shape, shape_of, unknown_store
@@ -37,8 +36,8 @@ class Restore:
         partition: its number.
         others: names of further stores, which are there only if the log holds them.
         make: makes such a store, with the schema that the log says.
-        saved: by store, what it keeps beside its entries (see :meth:`sardonyx.state.log.ShardLog.saved`). A store without it, or
-            that was saved too long ago, is cleared and read from the log.
+        begun: the stores hold what another log left, and this one goes on from there: how it stands then. None: the stores are
+            cleared, and read from this log.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Restore:
         partition: int,
         others: Collection[str] = (),
         make: Callable[[str, pa.Schema], Store] | None = None,
-        saved: Mapping[str, bytes | None] | None = None,
+        begun: LogState | None = None,
     ) -> None:
         self._without_position = mark is None
         self._mark = mark or Mark()
@@ -58,19 +57,13 @@ class Restore:
         self._others, self._make = others, make
         self._where: dict[str, object] = {"topic": topic, "partition": partition}
         self._shapes = {name: shape_of(store.schema) for name, store in stores.items()}
-        standing = {name: self._usable((saved or {}).get(name)) for name in stores}
-        for name, found in standing.items():
-            if found is None:
-                stores[name].clear()
-        beginning = Saved(LogState(Mark(self._mark.base)), self._mark.low)
-        begins = [found or beginning for found in standing.values()]
-        least = min(begins, key=lambda found: found.state.mark.seq, default=beginning)
-        self._known = least.state
-        self.start = least.offset
+        if begun is None:
+            for store in stores.values():
+                store.clear()
+        self._known = begun or LogState(Mark(self._mark.base))
+        self.start = self._mark.low
         """The offset to read from."""
-        self._seq_of = {name: found.state.mark.seq if found else self._mark.base for name, found in standing.items()}
-        """By store: what it has applied."""
-        self._first = self._seq = least.state.mark.seq
+        self._first = self._seq = self._known.mark.seq
         """The last commit that is whole."""
         self._parts: list[tuple[About, pa.Table]] = []
         """Of the commit at hand."""
@@ -144,17 +137,6 @@ class Restore:
         """What the log says of checkpoints: by their times, by store, the entries that differ (:mod:`sardonyx.state.undo`)."""
         return {time: {name: _merged(tables) for name, tables in stores.items()} for time, stores in self._undo.items()}
 
-    def _usable(self, data: bytes | None) -> Saved | None:
-        """What a store keeps, if the log still holds all that came after it."""
-        if data is None:
-            return None
-        try:
-            found = Saved.decode(data)
-        except msgspec.DecodeError:
-            return None
-        fits = self._mark.base <= found.state.mark.seq <= self._mark.seq and found.offset >= self._mark.low
-        return found if fits else None
-
     def _take(self, message: Logged, said: About) -> None:
         if self._without_position:
             raise self._positions_lost(message)
@@ -192,7 +174,6 @@ class Restore:
             raise unknown_store(name, [*self._stores, *self._others], where)
         store = self._stores[name] = self._make(name, schema.remove(schema.get_field_index(GONE)))
         self._shapes[name] = shape_of(store.schema)
-        self._seq_of[name] = self._mark.base
 
     def _whole(self) -> None:
         """The last message of a commit has come."""
@@ -206,7 +187,7 @@ class Restore:
                 if said.at is not None:
                     self._undo.setdefault(said.at, {}).setdefault(said.store, []).append(entries)
                     self._undo_seq[said.at] = self._seq
-            elif said.kind != "part" and self._seq > self._seq_of[said.store]:
+            elif said.kind != "part":
                 self._waiting.setdefault(said.store, []).append(entries)
         self._parts = []
         for name, tables in list(self._waiting.items()):
@@ -274,12 +255,6 @@ class Restore:
         )
 
 
-def restored(restore: Restore, messages: Iterable[Logged], end: Callable[[], int]) -> ShardLog:
-    """Read the whole log, and go on with it."""
-    restore.read(messages)
-    return ShardLog(end, restore.finish())
-
-
 def _merged(tables: list[pa.Table]) -> pa.Table:
     found: pa.Table | None = None
     for table in tables:
@@ -297,4 +272,4 @@ def _newest(tables: list[pa.Table]) -> list[pa.Table]:
     return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
 
 
-__all__ = ["Restore", "restored"]
+__all__ = ["Restore"]

@@ -1,8 +1,7 @@
-"""A store on disk, in RocksDB: for state larger than memory, and for a quick start after a crash.
+"""A store on disk, in RocksDB: for state larger than memory.
 
-Changes stay in memory until :meth:`RocksStore.flush`, so RocksDB gets only the last value of each key, and not in a batch's way.
-There is no write-ahead log: the state log is one. What is flushed says how the state log stood. After a restart only what came
-later is read from there.
+Changes stay in memory until there are many, so RocksDB gets only the last value of each key. There is no write-ahead log: the
+state log is one. The folder goes with the shard, and the next one is made from that log.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from sardonyx.state.base import GONE, KEY
 from sardonyx.state.memory import MemoryStore, key_list
 from sardonyx.state.rocks_folder import RocksFolder
 from sardonyx.state.row_bytes import RowBytes
-from sardonyx.state.shape import shape_of
 
 PENDING = 500_000
-"""Entries that may wait for a flush. More are written at once."""
+"""Entries that may wait in memory. More are written at once."""
 _FEW = 100
 """Entries to look at, at least, in a scan with a limit."""
 _REMOVED = "\0removed"
@@ -32,17 +30,14 @@ _REMOVED = "\0removed"
 class RocksStore:
     """The entries of one shard's store, in a folder: see :class:`sardonyx.state.base.Store`.
 
-    A folder that is damaged, or holds other columns, is emptied. Then ``saved`` is None, and the store is read from the state
-    log.
-
     Args:
         schema: the columns of an entry, the key first.
-        path: the folder; it is made if it is missing.
+        path: the folder; it is made if it is missing, and holds nothing yet.
         pending: see :data:`PENDING`.
 
     Raises:
-        SetupError: ``SX-STATE-DRIVER``, rocksdict is not installed; ``SX-STATE-HELD``, another process holds the folder;
-            ``SX-STATE-DISK``, it cannot be used.
+        SetupError: ``SX-STATE-DRIVER``, rocksdict is not installed; ``SX-STATE-DISK``, the folder cannot be used. All methods
+            raise that, and ``SX-STATE-CORRUPT``: it was deleted or damaged. Made again, the store is read from the log.
         OutputError: ``SX-STATE-FULL``, the disk is full.
         InputError: ``SX-STATE-TYPE``.
     """
@@ -55,18 +50,8 @@ class RocksStore:
         self._most = pending
         self._rows = RowBytes(schema.remove(0))
         self._cached = schema.append(pa.field(_REMOVED, pa.bool_(), nullable=False))
-        self._folder = RocksFolder(path, shape_of(schema))
+        self._folder = RocksFolder(path)
         self._begin()
-
-    @property
-    def saved(self) -> bytes | None:
-        """What was given to the last :meth:`flush`. None: nothing was flushed yet."""
-        return self._folder.saved
-
-    @property
-    def rebuilt(self) -> str | None:
-        """Why the folder was emptied when it was opened; None if it was not."""
-        return self._folder.emptied
 
     def __len__(self) -> int:
         return self._entries
@@ -110,29 +95,14 @@ class RocksStore:
         self._floor = self._floor if least is None else min(self._floor, least)
         self._keep(self._pending, changes.drop_columns([GONE]), gone)
         if len(self._pending) > self._most:
-            # They are ahead of what was saved. To apply them once more, in order, changes nothing.
-            self._write(self._folder.saved)
-
-    def flush(self, saved: bytes) -> None:
-        """Write to disk what is pending, with what the log says of it, as one.
-
-        Args:
-            saved: see :meth:`sardonyx.state.log.ShardLog.saved`.
-
-        Raises:
-            OutputError: ``SX-STATE-FULL``.
-            SetupError: ``SX-STATE-CORRUPT``, the folder was deleted or damaged; ``SX-STATE-DISK``. The store cannot be used any
-                more then; made again, it is read from the log.
-        """
-        self._write(saved)
-        self._folder.flush()
+            self._write()
 
     def clear(self) -> None:
         self._folder.clear()
         self._begin()
 
     def close(self) -> None:
-        self._folder.close()  # what was not flushed stands in the log
+        self._folder.close()
 
     # --- What is in memory --------------------------------------------------------------------------------------------
 
@@ -141,7 +111,7 @@ class RocksStore:
         """Entries that were changed and not written yet."""
         self._read = MemoryStore(self._cached)
         """Entries as they are on disk."""
-        self._entries = self._folder.entries
+        self._entries = 0
         self._floor = b""
 
     def _look_up(self, keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Table]:
@@ -214,7 +184,7 @@ class RocksStore:
     def _table(self, keys: pa.Array, values: list[bytes]) -> pa.Table:
         return pa.table([keys, *self._rows.decode(values)], schema=self.schema)
 
-    def _write(self, saved: bytes | None) -> None:
+    def _write(self) -> None:
         pending = self._pending.scan()
         removed = pending.column(_REMOVED)
         put = pending.filter(pc.invert(removed)).drop_columns([_REMOVED])
@@ -222,6 +192,5 @@ class RocksStore:
             key_list(pending.column(KEY).filter(removed)),
             zip(key_list(put.column(KEY)), self._rows.encode(put.drop_columns([KEY])), strict=True),
             self._entries,
-            saved,
         )
         self._read, self._pending = self._pending, MemoryStore(self._cached)

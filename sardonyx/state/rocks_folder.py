@@ -1,4 +1,4 @@
-"""A folder of RocksDB with the entries of a store as bytes, and a note that says what they are."""
+"""A folder of RocksDB with the entries of a store as bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sardonyx.core.errors import OutputError, SardonyxError, SetupError
 
 if TYPE_CHECKING:
@@ -18,52 +16,31 @@ if TYPE_CHECKING:
 
 _ENTRY = b"\1"
 """How the key of an entry begins."""
-_NOTE = b"\2"
-"""The key of the note. It comes after all entries, so each scan must find it, or reach its bound: an iterator of rocksdict that
-meets a damaged block ends as if nothing came after it."""
-_BROKEN = "rebuild"
-"""A file of this name in the folder: RocksDB has found it damaged."""
+_END = b"\2"
+"""A key after all entries, so each scan must find it, or reach its bound: an iterator of rocksdict that meets a damaged block
+ends as if nothing came after it."""
 _MEMORY = ("cur-size-all-mem-tables", "block-cache-usage", "estimate-table-readers-mem")
 """What RocksDB says of its memory."""
 _OPEN = 8 << 20
 """Bytes that an open folder counts at least. An empty one takes 0.3 MiB, but also six open files."""
 
 
-class _Note(msgspec.Struct, frozen=True, array_like=True):
-    shape: bytes
-    entries: int
-    saved: bytes | None
-
-
 class RocksFolder:
-    """The folder. One that is damaged, or holds other columns, is emptied.
+    """The folder.
 
     Args:
-        path: it is made if it is missing.
-        shape: the fingerprint of the store's columns.
+        path: it is made if it is missing, and holds nothing yet.
 
     Raises:
-        SetupError: ``SX-STATE-DRIVER``, ``SX-STATE-HELD``, ``SX-STATE-DISK``. All methods raise ``SX-STATE-DISK``, and
-            ``SX-STATE-CORRUPT``.
+        SetupError: ``SX-STATE-DRIVER``, ``SX-STATE-DISK``. All methods raise ``SX-STATE-DISK``, and ``SX-STATE-CORRUPT``.
         OutputError: ``SX-STATE-FULL``, as all methods that write.
     """
 
-    def __init__(self, path: Path, shape: bytes) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._shape = shape
-        self._db, self.emptied = self._opened()
-        """Why the folder was emptied when it was opened; None if it was not."""
-        self._note = self._read_note()
-
-    @property
-    def entries(self) -> int:
+        self._db = self._open()
+        self.entries = 0
         """How many there are."""
-        return self._note.entries
-
-    @property
-    def saved(self) -> bytes | None:
-        """See :meth:`sardonyx.state.log.ShardLog.saved`."""
-        return self._note.saved
 
     @property
     def memory(self) -> int:
@@ -79,23 +56,20 @@ class RocksFolder:
 
     def scan(self, first: bytes, before: bytes | None, limit: int | None) -> tuple[list[bytes], list[bytes]]:
         """Keys and values, in the order of the keys."""
-        if not self._note.entries:
+        if not self.entries:
             return [], []
-        start, end = _ENTRY + first, _NOTE if before is None else _ENTRY + before
+        start, end = _ENTRY + first, _END if before is None else _ENTRY + before
         with self._errors():
             found = list(islice(self._between(start, end), limit))
         return [key[1:] for key, _ in found], [value for _, value in found]
 
-    def write(
-        self, removed: list[bytes], put: Iterable[tuple[bytes, bytes]], entries: int, saved: bytes | None
-    ) -> None:
-        """Write changes and the note in one batch of RocksDB: after a crash either both are there or neither.
+    def write(self, removed: list[bytes], put: Iterable[tuple[bytes, bytes]], entries: int) -> None:
+        """Write changes in one batch of RocksDB.
 
         Args:
             removed: keys.
             put: keys and values.
             entries: how many there are then.
-            saved: see :attr:`saved`.
         """
         from rocksdict import WriteBatch, WriteOptions
 
@@ -105,23 +79,18 @@ class RocksFolder:
             batch.delete(_ENTRY + key)
         for key, value in put:
             batch.put(_ENTRY + key, value)
-        note = _Note(self._shape, entries, saved)
-        batch.put(_NOTE, msgspec.msgpack.encode(note))
         with self._errors():
             self._db.write(batch, options)
-        self._note = note
-
-    def flush(self) -> None:
-        """Wait until all that was written is on the disk."""
-        with self._errors():
-            self._db.flush()
+        self.entries = entries
 
     def clear(self) -> None:
         """Begin an empty folder."""
         self.close()
-        self._empty()
+        with self._errors():
+            if self._path.exists():
+                shutil.rmtree(self._path)
         self._db = self._open()
-        self._note = self._read_note()
+        self.entries = 0
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -132,30 +101,7 @@ class RocksFolder:
             if item[0] >= end:
                 return
             yield item
-        raise OSError("Corruption: entries end before the note that comes after them")
-
-    def _read_note(self) -> _Note:
-        with self._errors():
-            data = self._db.get(_NOTE)
-        return _Note(self._shape, 0, None) if data is None else msgspec.msgpack.decode(data, type=_Note)
-
-    def _opened(self) -> tuple[Rdict, str | None]:
-        """The folder, and why it was emptied, if it was."""
-        held, broken = any(self._path.glob("*.sst")), (self._path / _BROKEN).exists()
-        try:
-            db = self._open()  # first: what another process holds is not emptied
-        except SardonyxError as error:
-            if error.code != "SX-STATE-CORRUPT":
-                raise
-            why = error.cause
-        else:
-            found = "RocksDB had found the folder damaged" if broken else self._unusable(db, held)
-            if found is None:
-                return db, None
-            why = found
-            db.close()
-        self._empty()
-        return self._open(), why
+        raise OSError("Corruption: entries end before the key that comes after them")
 
     def _open(self) -> Rdict:
         try:
@@ -176,24 +122,9 @@ class RocksFolder:
         options.set_max_log_file_size(1 << 20)
         with self._errors():
             self._path.mkdir(parents=True, exist_ok=True)
-            return Rdict(str(self._path), options)
-
-    def _unusable(self, db: Rdict, held: bool) -> str | None:
-        try:
-            data = db.get(_NOTE)
-            if data is None:
-                return "RocksDB has lost what the folder held" if held else None
-            shape = msgspec.msgpack.decode(data, type=_Note).shape
-        except Exception as error:  # noqa: BLE001 - rocksdict raises nothing narrower
-            return str(error)
-        return None if shape == self._shape else "the columns of the state have changed"
-
-    def _empty(self) -> None:
-        try:
-            if self._path.exists():
-                shutil.rmtree(self._path)
-        except OSError as error:
-            raise self._error(error) from error
+            db = Rdict(str(self._path), options)
+            db[_END] = b""
+            return db
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -216,8 +147,6 @@ class RocksFolder:
                 where=where,
             )
         if any(text in said for text in ("Corruption", "No such file")):
-            with contextlib.suppress(OSError):
-                (self._path / _BROKEN).touch()
             return SetupError(
                 "SX-STATE-CORRUPT",
                 f"the folder of a task's state is damaged, or was deleted: {self._path}",
@@ -226,18 +155,10 @@ class RocksFolder:
                 "again from the state log",
                 where=where,
             )
-        if "/LOCK:" in said:
-            return SetupError(
-                "SX-STATE-HELD",
-                f"another process holds the folder of a task's state: {self._path}",
-                cause=said,
-                fix="let no two peer daemons use the same `peer.state_dir`; if one was killed, wait until its process is gone",
-                where=where,
-            )
         return SetupError(
             "SX-STATE-DISK",
             f"the folder of a task's state cannot be used: {self._path}",
             cause=said,
-            fix="let the user that runs the peers write there, or set `peer.state_dir` to another folder",
+            fix="let the user that runs the peers write there, or start the peer daemon with `TMPDIR` set to another folder",
             where=where,
         )

@@ -25,11 +25,10 @@ from kazoo.protocol.states import WatchedEvent
 
 from sardonyx.core import node_paths
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import Request, kind_of
-from sardonyx.core.formats import encode_request
+from sardonyx.core.events import Request, encode_event, kind_of
 from sardonyx.core.names import request_id
 from sardonyx.runtime.settings import Settings
-from sardonyx.zookeeper import commit, errors, read_ahead, releases
+from sardonyx.zookeeper import commit, errors, read_ahead
 from sardonyx.zookeeper.bulk import BulkClient
 from sardonyx.zookeeper.connection import Connection
 from sardonyx.zookeeper.connectivity import client_arguments
@@ -47,9 +46,6 @@ log = structlog.get_logger()
 
 class ZooKeeperSession(Connection):
     """One session with ZooKeeper, for the nodes of one deployment. :meth:`connect` opens it."""
-
-    _understood = releases.Understood()
-    """What the coordinators understand; read again before each request until it lasts."""
 
     @classmethod
     def connect(
@@ -241,22 +237,11 @@ class ZooKeeperSession(Connection):
             ZooKeeperAway: ZooKeeper did not answer in time; the request may be taken or not.
             SessionLost: the session ended; the request may be taken or not.
         """
-        data = self.encoded(event)
+        data = encode_event(event)
         if len(data) > ENTRY_LIMIT:
             raise errors.request_too_large(kind_of(event), len(data), ENTRY_LIMIT)
         uuid = request_id(getattr(event, "by", ""), token or self.runtime.token())
         self.create_sequential(node_paths.inbox_prefix(kind_of(event), uuid), data)
-
-    def encoded(self, event: Request) -> bytes:
-        """A request as each coordinator can read it that leads, or can lead next: during a rolling upgrade it may be of the
-        release before.
-
-        Raises:
-            SardonyxError: ``SX-VERSION-REQUEST``: that release does not know what is asked.
-        """
-        if not self._understood.lasting:
-            self._understood = releases.understood(self)
-        return encode_request(event, self._understood.known, self._understood.oldest)
 
     def create_sequential(self, prefix: str, data: bytes, *, ephemeral: bool = False) -> str:
         """Create a node whose name ends in the next number of its parent; returns the name. Never makes two nodes.

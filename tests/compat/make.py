@@ -1,11 +1,11 @@
 """Writes the golden corpus of this release's stored formats: ``python -m tests.compat.make``.
 
-Run it once when the format or the rules are raised, and commit what it writes: ``tests/compat/format_N_rules_M`` (the first rules
-of a format may stand in ``format_N``). An older corpus is never written again: it was made by what had that format and rules. It
-runs from the sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
+Run it once when the format or the rules are raised, and commit what it writes: ``tests/compat/format_N_rules_M``. An older corpus
+is never written again: it was made by what had that format and rules. It goes when no release reads it any more. It runs from the
+sources of any commit: ``PYTHONPATH=SOURCES:SOURCES/tests/core``.
 
-``histories FOLDER`` writes random histories with the state at the end of each: once for each release whose rules later ones know,
-from the sources of that release.
+``histories FOLDER`` writes random histories with the state at the end of each: once for the release whose rules the next one
+knows, too, from the sources of that release.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def write(folder: Path) -> None:
     batches = []
     for start in range(0, len(log), ENTRIES):
         entries = [{"event": json.loads(encode_event(event))} for _, event in log[start : start + ENTRIES]]
-        batches.append(json.dumps({"format": events.FORMAT, "rules": getattr(events, "RULES", 1), "entries": entries}))
-    if events.FORMAT < 7:  # it did not know the field
-        batches = [batch.replace('"rules": 1, ', "") for batch in batches]
+        batches.append(json.dumps({"format": events.FORMAT, "rules": events.RULES, "entries": entries}))
     (folder / "log.jsonl").write_text("\n".join(batches) + "\n")
     (folder / "snapshot.json").write_bytes(encode_state(replay(log[:middle], deployment="test")))
     (folder / "end.json").write_bytes(encode_state(replay(log, deployment="test")))
@@ -99,7 +97,7 @@ def write_histories(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parent / f"format_{events.FORMAT}_rules_{getattr(events, 'RULES', 1)}"
+    here = Path(__file__).parent / f"format_{events.FORMAT}_rules_{events.RULES}"
     if sys.argv[1:2] == ["histories"]:
         write_histories(Path(sys.argv[2]) if len(sys.argv) > 2 else here)
     else:

@@ -114,6 +114,7 @@ class History:
         self._most_peers = self.rng.choice([6, 6, 12])
         self._tags = self.rng.choice([0.0, 0.0, 0.3])
         self._old = self.rng.choice([0.0, 0.0, 0.4])
+        self._newest = FORMAT + 1 if self._old else FORMAT
         self._clocked = self.rng.choice([0.0, 0.0, 0.9])
 
     # One event
@@ -229,7 +230,7 @@ class History:
 
     def _error(self, peer: str) -> Failure:
         """A peer of an older release may meet what it cannot read."""
-        old = self.world.state.peers[peer].format < FORMAT
+        old = self.world.state.peers[peer].format < self._newest
         return Failure(self.rng.choice(sorted(NEWER)), "too old") if old and self.rng.random() < 0.5 else FAILURE
 
     def _late(self) -> AnyEvent | None:
@@ -251,22 +252,14 @@ class History:
         return kind(at=self.world.now, peer=peer, assignment=self.world.told.get(peer, 0))
 
     def birth(self) -> AnyEvent | None:
-        """A new peer, if there are not too many; or the birth once more of one whose release was not known."""
-        unknown = [
-            name
-            for name in sorted(self.pulses & self.world.state.peers.keys())
-            if not self.world.state.peers[name].format
-        ]
-        if unknown and self.rng.random() < 0.3:
-            tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
-            return PeerBorn(at=self.world.now, peer=self.rng.choice(unknown), tags=tags, format=FORMAT)
+        """A new peer, if there are not too many."""
         if len(self.pulses) >= self._most_peers:
             return None
         self.born += 1
         self.pulses.add(f"P{self.born}")
         tags = tuple(tag for tag in TAGS if self._tags and self.rng.random() < 0.4)
         peer = f"P{self.born}"
-        reads = self.rng.choice([0, OLDEST]) if self.rng.random() < self._old else FORMAT
+        reads = self.rng.choice([0, OLDEST]) if self.rng.random() < self._old else self._newest
         return PeerBorn(at=self.world.now, peer=peer, daemon="d", host="h", pid=self.born % 3, tags=tags, format=reads)
 
     def _death(self) -> AnyEvent | None:
@@ -598,13 +591,14 @@ class History:
         """A new peer that can run every task."""
         self.born += 1
         self.pulses.add(f"P{self.born}")
-        return PeerBorn(at=self.world.now, peer=f"P{self.born}", tags=tuple(TAGS) if self._tags else (), format=FORMAT)
+        tags = tuple(TAGS) if self._tags else ()
+        return PeerBorn(at=self.world.now, peer=f"P{self.born}", tags=tags, format=self._newest)
 
     def _able(self) -> int:
         """How many peers there are that can run every task."""
         known = self.world.state.peers
         able = set(TAGS) if self._tags else set()
-        return sum(name in known and known[name].kind.fits(Kind(FORMAT, frozenset(able))) for name in self.pulses)
+        return sum(name in known and known[name].kind.fits(Kind(self._newest, frozenset(able))) for name in self.pulses)
 
     def _answer(self, name: str) -> AnyEvent:
         peer = self.world.state.peers[name]

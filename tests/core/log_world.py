@@ -10,7 +10,7 @@ import pyarrow as pa
 from queues.block import MAX_BYTES
 from queues.messages import Logged
 from sardonyx.core.errors import InputError
-from sardonyx.state.base import GONE, KEY
+from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
@@ -31,7 +31,7 @@ def table(changes: dict[bytes, int | None]) -> pa.Table:
     return pa.table([pa.array(c, kind) for c, kind in zip(columns, CHANGES.types, strict=True)], schema=CHANGES)
 
 
-def entries_of(store: MemoryStore) -> Entries:
+def entries_of(store: Store) -> Entries:
     found = store.scan()
     return dict(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True))
 
@@ -88,15 +88,12 @@ class World:
         self.position: Mark | None = None
         self.names = ["values", "timers"][: self.chance.choice([1, 1, 2])]
         self.truth: dict[str, Entries] = {name: {} for name in self.names}
-        self.disk: dict[str, tuple[pa.Table, bytes]] = {}
         self.spare, self.piece = self.chance.choice([0, 4, 12]), self.chance.choice([1, 3])
         """Small, so that short histories have rounds."""
         self.keys = self.chance.choice([3, 8, 20])
         self.fills = self.chance.randint(0, 3)
         """The first batches, which change all keys."""
         self.gone = self.chance.choice([0.05, 0.3, 0.5])
-        self.keeps = self.chance.random() < 0.3
-        """Whether the stores are on disk."""
         self.max_bytes = self.chance.choice([MAX_BYTES, MAX_BYTES, 700, 150])
         """Small, so that a batch takes several messages, or each entry does."""
         self.restores = 0
@@ -104,22 +101,21 @@ class World:
 
     def recover(self) -> None:
         """A peer takes the shard over."""
-        stores = {name: MemoryStore(SCHEMA) for name in self.names}
-        for name, (entries, _) in self.disk.items():
-            stores[name].apply(entries.append_column(GONE, pa.repeat(False, len(entries))))
-        saved = {name: data for name, (_, data) in self.disk.items()}
-        self.stores = stores
+        self.stores = {name: self.make_store() for name in self.names}
         self.log = self.make_log(
             self.partition.end,
-            self.restore(stores, saved),
+            self.restore(self.stores),
             spare=self.spare,
             piece=self.piece,
             max_bytes=self.max_bytes,
         )
 
-    def restore(self, stores: dict[str, MemoryStore], saved: dict[str, bytes] | None = None) -> LogState:
+    def make_store(self) -> Store:
+        return MemoryStore(SCHEMA)
+
+    def restore(self, stores: dict[str, Store]) -> LogState:
         self.restores += 1
-        restore = Restore(self.position, stores, topic="t.state", partition=0, saved=saved)
+        restore = Restore(self.position, stores, topic="t.state", partition=0)
         restore.read(self.partition.committed(restore.start))
         return restore.finish()
 
@@ -168,10 +164,6 @@ class World:
                     self.truth[name][key] = value
 
     def after_commit(self) -> None:
-        if self.keeps:
-            for name in self.names:
-                if self.chance.random() < 0.2:
-                    self.disk[name] = (self.stores[name].scan(), self.log.saved(self.partition.end()))
         if self.chance.random() < 0.2:
             self.partition.delete_before(self.log.mark.low)
 

@@ -29,8 +29,6 @@ from sardonyx.core.changing_at import (
     waits_text,
 )
 from sardonyx.core.clocks import SourceClock
-from sardonyx.core.events import FORMAT
-from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.job_diff import job_diff
 from sardonyx.core.positions import Partition, Position
@@ -84,7 +82,6 @@ def test_a_change_at_a_time_is_three_changes(
     assert settled(done) == after
     assert leads_to(both, after)
     assert leads_to(shut, after)
-    assert spec_format(both) == FORMAT
 
 
 def test_nothing_of_the_version_before_comes_after_the_change() -> None:

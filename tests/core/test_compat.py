@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from coordinator.core.explain import explain
 from coordinator.core.invariants import check
 from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
+from coordinator.history.export import Header, LogFile
 from coordinator.history.replay import Verifier
 from coordinator.loop import event_log
 from queues import block, dead_letters
@@ -25,24 +26,21 @@ from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import (
     FORMAT,
     OLDEST,
+    OLDEST_RULES,
     RULES,
     Acked,
     AnyEvent,
     Completed,
     Declined,
-    JobKilled,
-    JobStopped,
     JobSubmitted,
     LinkFacts,
     LinksCreated,
-    LinksKept,
     PeerBorn,
     RulesRaised,
     TaskFailed,
     decode_event,
     decode_request,
 )
-from sardonyx.core.formats import encode_request
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import CandidateNote, PeerNote, PulseNote
 from sardonyx.core.positions import Position
@@ -50,7 +48,6 @@ from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.version import VERSION
 from sardonyx.graphs.compute import Graph, compute
 from sardonyx.state import graph_supersteps
-from sardonyx.zookeeper.releases import Understood, understood
 from tests.compat import make_supersteps
 from tests.compat.make import COUNTS, LETTER, ROWS, SPEC
 
@@ -64,14 +61,14 @@ def log_of(corpus: Path) -> tuple[int, list[tuple[int, AnyEvent]]]:
     number, found = count(1), []
     for line in lines:
         found += [(next(number), entry.event) for entry in event_log.decode_batch(1, line)]
-    return msgspec.json.decode(lines[0]).get("rules", 1), found
+    return msgspec.json.decode(lines[0])["rules"], found
 
 
 def test_each_format_has_a_corpus() -> None:
     """If the format or the rules are raised, a corpus must be written: ``python -m tests.compat.make``."""
-    assert max(log_of(corpus)[0] for corpus in CORPORA) == RULES, "run `python -m tests.compat.make`"
-    assert (HERE / f"format_{FORMAT}").is_dir(), f"format {FORMAT} has no corpus: run `python -m tests.compat.make`"
-    assert (HERE / f"format_{OLDEST}").is_dir()
+    known = {f"format_{FORMAT}_rules_{rules}" for rules in range(OLDEST_RULES, RULES + 1)}
+    assert {corpus.name for corpus in CORPORA} >= known, "run `python -m tests.compat.make`"
+    assert {log_of(corpus)[0] for corpus in CORPORA} == set(range(OLDEST_RULES, RULES + 1))
 
 
 def stored(state: State) -> object:
@@ -159,15 +156,44 @@ class _Message:
         return None
 
 
-def test_a_candidate_of_the_release_before_is_known() -> None:
-    """It wrote its name as text, and said nothing of what it knows."""
-    assert CandidateNote.read(b"host:12") == CandidateNote("host:12", "", OLDEST, 1)
+def test_a_candidate_that_says_nothing_is_named() -> None:
+    """What is no note, as any program may write it, keeps no coordinator from leading."""
+    assert CandidateNote.read(b"host:12") == CandidateNote("host:12", "", 0, 0)
 
 
 def test_notes_of_a_newer_release_are_read() -> None:
     """What it says beyond what this release knows is left out, as the release before leaves out where metrics are served."""
     assert CandidateNote.read(b'{"name":"h:1","format":7,"rules":4,"later":1}') == CandidateNote("h:1", "", 7, 4)
     assert msgspec.json.decode(b'{"daemon":"d","later":[1]}', type=PulseNote) == PulseNote("d")
+
+
+def older(data: bytes, name: str, value: int) -> bytes:
+    """The same, with a field of its first object changed."""
+    return msgspec.json.encode(msgspec.json.decode(data) | {name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("format", OLDEST - 1), ("rules", OLDEST_RULES - 1)])
+def test_a_log_from_before_the_release_before_is_refused(name: str, value: int) -> None:
+    """Its format, or the rules that made it: a batch, a snapshot and a file of it are refused, with a cause and a fix."""
+    corpus = CORPORA[0]
+    log, end = (
+        older((corpus / "log.jsonl").read_bytes().splitlines()[0], name, value),
+        (corpus / "end.json").read_bytes(),
+    )
+    header = msgspec.json.encode(Header(FORMAT, "test", 1, 1, 1, VERSION, RULES))
+    for reads in (
+        lambda: event_log.decode_batch(1, log),
+        lambda: decode_state(older(end, name, value)),
+        lambda: LogFile(BytesIO(older(header, name, value) + b"\n"), "the file"),
+    ):
+        with pytest.raises(SardonyxError, match=f"{name} {value}") as caught:
+            reads()
+        assert caught.value.code == "SX-LOG-FORMAT"
+        assert caught.value.cause
+        assert caught.value.fix.startswith(("run the version", "replay it with the version"))
+    force = {"format": FORMAT, "rules": RULES} | {name: value}
+    (found,) = problems(force["format"], force["rules"], [CandidateNote("h:1", VERSION, FORMAT, RULES)], [])
+    assert "start a new deployment" in found
 
 
 def test_newer_rules_are_refused() -> None:
@@ -207,129 +233,6 @@ def test_what_an_older_peer_cannot_read_is_no_failure_of_the_task(code: str) -> 
     assert "SX-VERSION-PEER" in " ".join(reason.text for reason in explain(state, "copy-1").reasons)
     decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT + 1))
     assert (state.peers["old"].state, state.peers["new"].state) == ("idle", "acking")
-
-
-def test_a_job_that_uses_something_new_gets_only_peers_that_read_it() -> None:
-    """A peer of the release before would decline it, and each time that would count as a failure of the task."""
-    state = started(PeerBorn(peer="old"), spec=msgspec.structs.replace(SPEC, keep="1 h"))
-    assert state.peers["old"].state == "idle"
-    decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
-    assert state.peers["new"].state == "acking"
-
-
-def test_peers_that_an_older_coordinator_logged_are_known_by_their_pulses() -> None:
-    """They were upgraded before the coordinators, so their births lack what they read and their tags. The next leader adds it."""
-    spec = msgspec.structs.replace(SPEC, keep="1 h", tags=["gpu"])
-    state = started(PeerBorn(peer="new"), PeerBorn(peer="old"), spec=spec)
-    again = PeerBorn(peer="new", version=VERSION, format=FORMAT, tags=("gpu",))
-    for event in (PeerBorn(peer="old"), again):
-        decide(state, state.n + 1, event)
-        check(state)
-    new = state.peers["new"]
-    assert (new.state, new.version, new.format, new.tags) == ("acking", VERSION, FORMAT, {"gpu"})
-    assert state.peers["old"].state == "idle"
-    assert decide(state, state.n + 1, msgspec.structs.replace(again, tags=())) == [], "it is known"
-    assert new.tags == {"gpu"}
-    before = replay([(1, PeerBorn(peer="new"))], new_state("test", rules=1))
-    assert decide(before, 2, again) == []
-    assert before.peers["new"].format == 0, "the release before takes it for a repetition, and one log has one meaning"
-
-
-def test_what_older_peers_cannot_read_is_taken_from_them_when_the_rules_are_raised() -> None:
-    """Under the rules of the release before it was offered to them: a job that is being stopped, or that uses something new."""
-    facts = {link.name: LinkFacts(1) for link in graph_of(SPEC, "test", "copy-1").links}
-    topic = msgspec.structs.replace(SPEC.catalog[0], options={"topic": "a", "format": "json"})
-    endless = msgspec.structs.replace(SPEC, catalog=[topic, *SPEC.catalog[1:]])
-    for spec, more in ((endless, [JobStopped(job="copy-1")]), (msgspec.structs.replace(SPEC, keep="1 h"), [])):
-        begin = [PeerBorn(peer="old"), JobSubmitted(job="copy-1", spec=spec), LinksCreated(job="copy-1", links=facts)]
-        state = replay(enumerate([*begin, *more], 1), new_state("test", rules=1))
-        assert state.peers["old"].state == "acking"
-        decide(state, state.n + 1, RulesRaised(rules=2))
-        check(state)
-        assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("idle", FORMAT)
-        decide(state, state.n + 1, PeerBorn(peer="new", format=FORMAT))
-        assert state.peers["new"].state == "acking"
-
-
-def test_a_job_whose_links_are_to_be_kept_goes_only_to_peers_that_read_that() -> None:
-    """Peers of the release before do not read such a spec."""
-    state = started(PeerBorn(peer="old"))
-    assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("acking", 0)
-    decide(state, state.n + 1, LinksKept(job="copy-1", seconds=60))
-    check(state)
-    assert (state.peers["old"].state, state.jobs["copy-1"].needs) == ("acking", FORMAT)
-
-
-def test_requests_to_a_leader_of_the_release_before_hold_only_what_it_knows() -> None:
-    """What can be spared is left out; what would mean something else without it is refused."""
-    done = Completed(peer="p", assignment=3, counts=COUNTS, positions={"t": [1, None]})
-    assert encode_request(done, OLDEST) == encode_request(Completed(peer="p", assignment=3, counts=COUNTS))
-    assert encode_request(JobKilled(job="j", by="me"), OLDEST) == encode_request(JobKilled(job="j"))
-    assert b"me" in encode_request(JobKilled(job="j", by="me"))
-    for event in (
-        JobStopped(job="j"),
-        JobSubmitted(job="j", spec=SPEC, resumes="other"),
-        JobSubmitted(job="j", spec=msgspec.structs.replace(SPEC, keep="1 h")),
-    ):
-        with pytest.raises(SardonyxError, match="SX-VERSION-REQUEST"):
-            encode_request(event, OLDEST)
-
-
-class Coordinators:
-    """The nodes of a deployment that say of which releases its coordinators are and were."""
-
-    def __init__(self, logged: tuple[int, int] | None, *standing: CandidateNote | bytes) -> None:
-        notes = [note if isinstance(note, bytes) else msgspec.json.encode(note) for note in standing]
-        self.nodes = {f"/election/{n}": note for n, note in enumerate(notes)}
-        if logged is not None:
-            self.nodes["/log/0000000/0000000001"] = b'{"format":%d,"rules":%d,"entries":[]}' % logged
-
-    def children(self, path: str) -> list[str]:
-        below = {other.removeprefix(f"{path}/").split("/")[0] for other in self.nodes if other.startswith(f"{path}/")}
-        return sorted(below)
-
-    def read(self, path: str) -> bytes | None:
-        return self.nodes.get(path)
-
-    def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
-        return {path: self.nodes[path] for path in paths if path in self.nodes}
-
-
-NEW = CandidateNote("n:1", VERSION, FORMAT, RULES)
-OLD = b"o:2"
-
-
-@pytest.mark.parametrize(
-    ("logged", "standing", "expected"),
-    [
-        (None, (), Understood()),
-        (None, (NEW, OLD), Understood(OLDEST, OLDEST)),
-        ((OLDEST, 1), (OLD, NEW), Understood(OLDEST, OLDEST)),
-        ((OLDEST, 1), (NEW, OLD), Understood(OLDEST, OLDEST)),  # the first in line is about to give way
-        ((OLDEST, 1), (NEW, NEW), Understood()),
-        ((OLDEST, 1), (), Understood(OLDEST, OLDEST)),
-        ((FORMAT, 1), (NEW, OLD), Understood(FORMAT, OLDEST)),
-        ((FORMAT, 1), (NEW,), Understood()),
-        ((FORMAT, RULES), (NEW, OLD), Understood(lasting=True)),
-        ((FORMAT + 1, RULES + 1), (), Understood(lasting=True)),
-    ],
-)
-def test_requests_are_made_for_each_coordinator_that_may_read_them(
-    logged: tuple[int, int] | None, standing: tuple[CandidateNote | bytes, ...], expected: Understood
-) -> None:
-    """The first in line may give way to an older one. It lasts only once the log is one that no older one can lead."""
-    assert understood(Coordinators(logged, *standing)) == expected  # type: ignore[arg-type]
-
-
-def test_users_cannot_ask_for_what_an_older_coordinator_would_not_decide() -> None:
-    """While one stands, the leader of this release keeps to the rules of the release before, and so do the peers."""
-    done = Completed(peer="p", assignment=3, counts=COUNTS, positions={"t": [1, None]})
-    assert encode_request(done, FORMAT, OLDEST) == encode_request(done)
-    killed = JobKilled(job="j", by="me")
-    assert encode_request(killed, FORMAT, OLDEST) == encode_request(killed)
-    for event in (JobStopped(job="j"), JobSubmitted(job="j", spec=msgspec.structs.replace(SPEC, keep="1 h"))):
-        with pytest.raises(SardonyxError, match="SX-VERSION-REQUEST"):
-            encode_request(event, FORMAT, OLDEST)
 
 
 def test_an_upgrade_is_told_what_stands_in_its_way() -> None:

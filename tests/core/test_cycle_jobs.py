@@ -26,8 +26,7 @@ from sardonyx.cli.plan_text import as_dot, as_mermaid, as_text
 from sardonyx.client.cycles import JobCycle, cycle_of, in_words, job_cycles
 from sardonyx.core.changing import obstacles
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, LinkFacts
-from sardonyx.core.formats import spec_format
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Cycle, graph_of
 from sardonyx.core.plan import plan_of
 from sardonyx.core.positions import COUNTED, Counts, Partition, Position
@@ -63,7 +62,6 @@ def test_a_loop_is_its_feedback_edges():
     assert spec.routes["fresh.fetch"].where == "m:is_inside"
     assert codes(spec) == []
     assert decode_spec(encode_spec(spec)) == spec
-    assert spec_format(spec) == FORMAT
     graph = graph_of(spec, "d", "j")
     assert graph.cycles == [Cycle("crawl", ["fetch", "fresh"], 20)]
     assert [(link.name, link.feedback) for link in graph.stage("fetch").ingress] == [

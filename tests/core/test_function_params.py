@@ -11,10 +11,8 @@ import pytest
 
 from sardonyx import Job, JobInvalid, blackhole, generator
 from sardonyx.cli.graph_text import describe
-from sardonyx.core.events import FORMAT, OLDEST
-from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec, references_of
+from sardonyx.core.spec import decode_spec, encode_spec, references_of
 from sardonyx.job.load import load, load_job
 from sardonyx.runtime.functions import with_functions
 
@@ -86,13 +84,3 @@ def test_the_module_of_such_a_function_travels_with_the_job(tmp_path: Path) -> N
     code = load(str(tmp_path / "job.yaml")).code
     assert code is not None
     assert zipfile.ZipFile(io.BytesIO(code)).namelist() == ["mine.py"]
-
-
-def test_readers_of_an_older_format_are_not_given_such_a_job() -> None:
-    """They would pass the reference on as plain data."""
-
-    def spec(params: dict[str, Any]) -> JobSpec:
-        return JobSpec(name="j", workflow=[], catalog=[TaskSpec(name="t", type="function", fn="m:f", params=params)])
-
-    assert spec_format(spec({"n": 1})) == OLDEST
-    assert spec_format(spec({"scale": {"$function": "m:g"}})) == FORMAT

@@ -11,7 +11,7 @@ from coordinator.core.decide import decide
 from coordinator.core.homes import Standby, peers_for
 from coordinator.core.state import Kind, State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
-from sardonyx.core.events import FORMAT, PeerBorn, RulesRaised
+from sardonyx.core.events import FORMAT, PeerBorn
 from sardonyx.core.standby import ranked
 
 ANY = Kind(0, frozenset())
@@ -150,30 +150,6 @@ def test_where_a_peer_failed_it_is_not_preferred() -> None:
         world.say("P3 acks")
         world.say(ends)
         assert world.state.jobs["work"].tasks["write"].last == [""], ends
-
-
-def test_rules_2_prefer_no_process() -> None:
-    """As the coordinators decided that wrote such a log: the peer that has been idle longest comes, and what is stored lacks the
-    field that these do not read. Once the rules are raised, processes are remembered from there on.
-    """
-    world = World()
-    world.state = new_state("test", rules=2)
-    for sentence in (
-        *(
-            "work is submitted: read -> write; write takes at most 1; read takes at most 1",
-            "the links of work are made",
-        ),
-        *(*BEGUN, "P3 is born in north", "P4 is born in west", "P2 dies"),
-    ):
-        world.say(sentence)
-    assert slots(world, "write") == {"P3": 0}
-    assert b'"last"' not in encode_state(world.state)
-    world.deliver(RulesRaised(rules=3))
-    world.say("P3 acks")
-    world.say("P5 is born in north")
-    world.say("P3 dies")
-    assert world.state.jobs["work"].tasks["write"].last == ["north:1"]
-    assert slots(world, "write").get("P5") == 0, "and not P4, which was idle before it"
 
 
 def test_nothing_is_kept_of_a_task_that_is_over() -> None:

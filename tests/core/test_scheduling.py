@@ -15,7 +15,18 @@ from coordinator.core.entitlement import targets
 from coordinator.core.state import Bounds, Kind, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import due
-from sardonyx.core.events import FORMAT, OLDEST, JobScaled, LinkFacts, LinksCreated, PeerBorn, PolicySet, Rebalanced
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import (
+    FORMAT,
+    TOO_OLD,
+    Declined,
+    JobScaled,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    PolicySet,
+    Rebalanced,
+)
 from tests.shares import hold_shares
 
 
@@ -205,7 +216,7 @@ def odd_world(rng: random.Random, *, odd_peers: bool = True) -> World:
     peers = [f"P{number:02}" for number in range(rng.randint(2, 16))]
     for peer in peers:
         tags = rng.choice([(), (), ("gpu",), ("ssd",), ("gpu", "ssd")])
-        born = PeerBorn(peer=peer, tags=tags, format=rng.choice([OLDEST, FORMAT, FORMAT]))
+        born = PeerBorn(peer=peer, tags=tags, format=rng.choice([FORMAT, FORMAT + 1, FORMAT + 1]))
         if not odd_peers:
             born = PeerBorn(peer=peer, format=FORMAT)
         steps.append((rng.random(), [born, *["the offers are acked"] * (rng.random() < 0.7)]))
@@ -220,6 +231,8 @@ def odd_world(rng: random.Random, *, odd_peers: bool = True) -> World:
                 world.say(one)
             else:
                 world.deliver(one)
+                if odd_peers and one.format == FORMAT and rng.random() < 0.2:
+                    decline(world, one.peer)
             hold_shares(world.state)
     return world
 
@@ -256,10 +269,20 @@ def given_back(world: World, rounds: int = 6) -> list[int]:
     return moved
 
 
-def old(world: World, *peers: str) -> None:
-    """Peers of the release before are born, and accept what they are offered."""
+def decline(world: World, peer: str) -> None:
+    """The peer cannot read what it is offered: its release is too old. Its job needs newer peers from then on."""
+    place = world.state.peers[peer].assignment
+    if place is not None:
+        world.deliver(Declined(peer=peer, assignment=place.id, error=Failure(TOO_OLD, "too old")))
+
+
+def old(world: World, *peers: str, unread: str) -> None:
+    """Peers are born that cannot read a job, and accept what else they are offered."""
     for peer in peers:
-        world.deliver(PeerBorn(peer=peer, format=OLDEST))
+        world.deliver(PeerBorn(peer=peer, format=FORMAT))
+        place = world.state.peers[peer].assignment
+        if place is not None and place.job == unread:
+            decline(world, peer)
     world.say("the offers are acked")
 
 
@@ -302,7 +325,7 @@ def test_a_job_with_tags_that_needs_two_at_once_begins() -> None:
 def test_a_job_that_no_peer_can_run_reserves_nothing(spec: str) -> None:
     """A job after it, with an idle peer beside it, runs. The first one is queued, and no daemon is asked for more such peers."""
     world = played(*job("k", spec), *job("b", "a -> c"))
-    old(world, "P1")
+    old(world, "P1", unread="k")
     assert world.state.held == {"k": 0, "b": 1}
     assert (world.state.jobs["k"].queued, world.state.jobs["b"].queued) == (True, False)
     assert world.state.jobs["k"].waits_for == 0
@@ -335,7 +358,7 @@ def test_no_peer_is_kept_for_a_job_that_cannot_take_it() -> None:
     )
     assert world.state.free == 0, world.picture()
     world = played(*job("k", "r -> s; weight 2; r never ends"), *job("o", "a -> b; a never ends"))
-    old(world, *(f"P{number}" for number in range(8)))
+    old(world, *(f"P{number}" for number in range(8)), unread="k")
     assert world.state.free == 0, world.picture()
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from sardonyx import Job, Secret, blackhole, connector, generator
 from sardonyx.core.errors import Failure, JobInvalid, SetupError
-from sardonyx.core.events import FORMAT, OLDEST
-from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.secrets import MASK, Secrets, masked, reference, refers
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
@@ -129,20 +127,6 @@ def test_a_reference_is_shown_and_no_secret_to_be_masked() -> None:
     assert reference({"$env": "A"}) == Secret.env("A")
     assert reference({"$file": "/a"}) == Secret.file("/a")
     assert reference({"env": "A"}) is reference({"$env": 3}) is reference("$env") is None
-
-
-def test_a_peer_of_the_release_before_gets_no_reference() -> None:
-    """It would give the reference to the function in place of the value."""
-    plain = JobSpec(
-        name="j",
-        workflow=[("read", "drop")],
-        catalog=[
-            TaskSpec(name="read", type="input", connector="generator", options={"count": 1}),
-            TaskSpec(name="drop", type="output", connector="blackhole"),
-        ],
-    )
-    assert spec_format(plain) == OLDEST
-    assert spec_format(spec_with(api_key={"$env": "A"})) == FORMAT
 
 
 def test_a_generator_takes_no_reference() -> None:

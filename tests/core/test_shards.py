@@ -325,7 +325,9 @@ def test_a_folder_that_is_deleted_under_a_running_peer(tmp_path: Path, monkeypat
 
         def apply(self, changes: pa.Table) -> None:
             super().apply(changes)
-            self.flush(b"")
+            self._write()
+            with self._folder._errors():
+                self._folder._db.flush()
 
     monkeypatch.setattr("sardonyx.state.rocks.RocksStore", Flushed)
     peer = Peer(msgspec.structs.replace(COUNTED, store="rocksdb"))

@@ -22,8 +22,6 @@ from queues.messages import Followed, Logged
 from sardonyx import Job, State, kafka, sql
 from sardonyx.core.changing import change_failure
 from sardonyx.core.errors import JobInvalid
-from sardonyx.core.events import FORMAT
-from sardonyx.core.formats import spec_format
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition as Place
 from sardonyx.core.positions import Position
@@ -358,7 +356,6 @@ def test_which_tasks_may_have_a_standby(settings: dict[str, Any], wrong: str) ->
         return
     spec = load_job(job, places=False).spec
     assert change_failure("stands-1", load_job(plain, places=False).spec, spec) is None
-    assert spec_format(spec) == FORMAT
 
 
 def test_a_task_without_state_has_no_standby() -> None:

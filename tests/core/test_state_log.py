@@ -255,16 +255,21 @@ def test_what_a_newer_release_writes_is_refused(shard: Shard) -> None:
             assert caught.value.code == "SX-BLOCK-FORMAT"
 
 
-def test_a_store_on_disk_reads_only_what_it_lacks(shard: Shard) -> None:
-    """It keeps how the log stood when it was saved. If that cannot be read, or the log begins later, it is made again."""
-    saved, end = shard.log.saved(shard.partition.end()), shard.partition.end()
-    kept = shard.stores["values"].scan()
-    shard.commit({b"x": 1})
-    for data, start in ((saved, end), (b"?", 6), (None, 6)):
+def test_a_log_goes_on_from_what_another_one_left() -> None:
+    """The stores hold it already, and only what came later is read. Without it they are cleared."""
+    shard, begun = Shard(spare=100), LogState(Mark(1, 0, 0), 11)
+    shard.log.state = begun
+    shard.stores["values"].apply(table({b"a": 1, b"b": 2}))
+    shard.commit({b"b": 3})
+    for left, found in ((begun, {b"a": 1, b"b": 3}), (None, None)):
         store = MemoryStore(SCHEMA)
-        store.apply(kept.append_column(GONE, pa.repeat(False, len(kept))))
-        restore = Restore(shard.log.mark, {"values": store}, topic="t", partition=0, saved={"values": data})
-        assert restore.start == start
+        store.apply(table({b"a": 1, b"b": 2}))
+        restore = Restore(shard.log.mark, {"values": store}, topic="t", partition=0, begun=left)
+        assert len(store) == (2 if left else 0)
+        if left is None:
+            with pytest.raises(InputError, match="SX-STATE-TORN"):
+                restore.read(shard.partition.committed(restore.start))
+            continue
         restore.read(shard.partition.committed(restore.start))
         assert restore.finish() == shard.log.state
-        assert entries_of(store) == STATE | {b"x": 1}
+        assert entries_of(store) == found

@@ -6,7 +6,7 @@ import pytest
 from log_world import World, Wrong, longest, run
 
 from sardonyx.state import messages
-from sardonyx.state.log import Saved, ShardLog
+from sardonyx.state.log import ShardLog
 from sardonyx.state.messages import Mark, Place
 from sardonyx.state.restore import Restore
 from tests.sizes import histories
@@ -17,9 +17,7 @@ CONTROLS = 1_000
 
 @pytest.mark.parametrize("part", range(10))
 def test_a_restore_after_any_crash_gives_the_state(part: int) -> None:
-    """Random histories of commits, aborts and deaths at every point of a round, also with stores that were saved some time
-    before.
-    """
+    """Random histories of commits, aborts and deaths at every point of a round."""
     for seed in range(part * HISTORIES // 10, (part + 1) * HISTORIES // 10):
         run(seed)
 
@@ -111,20 +109,11 @@ class ForgetsTheRound(World):
 class EndsBeforeOpenTransactions(World):
     """Restores up to the last stable offset: another's open transaction may stand before what is committed."""
 
-    def restore(self, stores, saved=None):
+    def restore(self, stores):
         self.restores += 1
-        restore = Restore(self.position, stores, topic="t.state", partition=0, saved=saved)
+        restore = Restore(self.position, stores, topic="t.state", partition=0)
         restore.read(list(self.partition.committed(restore.start))[: None if self.restores % 2 else -1])
         return restore.finish()
-
-
-class TrustsOldStores(World):
-    """Goes on with a store that was saved before the log begins."""
-
-    def restore(self, stores, saved=None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Restore, "_usable", lambda self, data: None if data is None else Saved.decode(data))
-            return super().restore(stores, saved)
 
 
 @pytest.mark.parametrize("lacking", [AgainLast, LowAtTheEnd, LowInAdvance, OnePhase])
@@ -133,7 +122,7 @@ def test_without_a_safeguard_of_the_log_a_history_fails(lacking: type[ShardLog])
     assert first_failure(log=lacking) is not None
 
 
-@pytest.mark.parametrize("lacking", [AppliesTooSoon, ForgetsTheRound, EndsBeforeOpenTransactions, TrustsOldStores])
+@pytest.mark.parametrize("lacking", [AppliesTooSoon, ForgetsTheRound, EndsBeforeOpenTransactions])
 def test_without_a_safeguard_of_the_peer_a_history_fails(lacking: type[World]) -> None:
     """The histories would find it."""
     assert first_failure(world=lacking) is not None

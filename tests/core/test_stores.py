@@ -58,7 +58,7 @@ class OnDisk(StoreSuite):
 
 
 class TestRocks(OnDisk):
-    """Most of it in memory, before a flush."""
+    """Most of it in memory."""
 
     histories = 20
 

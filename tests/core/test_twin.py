@@ -27,10 +27,10 @@ from coordinator.core import admission, changeset, job_events, peer_changes, sch
 from coordinator.core import decide as core
 from coordinator.core.projection import project
 from coordinator.core.state import State, Task, new_state
-from sardonyx.core import formats
 from sardonyx.core.changing import change_failure
 from sardonyx.core.effects import OuterEffect
 from sardonyx.core.events import (
+    OLDEST_RULES,
     RULES,
     AnyEvent,
     BackoffEnded,
@@ -71,7 +71,7 @@ class Disagreement:
 
 def disagreement(entries: Entries, rules: int = RULES) -> Disagreement | None:
     """Play the events through both, from these rules on; None if they agree on all of them."""
-    state, twin = new_state("test", rules), Twin(refusal, release, changeable, left_alone, rules)
+    state, twin = new_state("test", rules), Twin(refusal, changeable, left_alone, rules)
     for count, (n, event) in enumerate(entries, start=1):
         before = twin.zk
         effects = [outer(effect) for effect in core.decide(state, n, event) if isinstance(effect, OuterEffect)]
@@ -100,11 +100,6 @@ def refusal(job: str, spec: dict[str, Any], taken_by: str | None) -> dict[str, A
     """Which jobs are fit is not asked twice: the twin takes the coordinator's word for it."""
     error = admission.refusal(job, msgspec.convert(spec, JobSpec), taken_by)
     return None if error is None else dict(msgspec.to_builtins(error))
-
-
-def release(spec: dict[str, Any]) -> int:
-    """Nor is which release reads a spec."""
-    return formats.spec_format(msgspec.convert(spec, JobSpec))
 
 
 def changeable(old: dict[str, Any], new: dict[str, Any], drop: list[str], retired: list[str]) -> bool:
@@ -185,17 +180,17 @@ def test_they_agree_on_random_histories(batch: int, seed: int) -> None:
 
 
 def test_they_agree_by_the_rules_before(seed: int) -> None:
-    """A log is decided by the rules under which it begins until newer ones are raised: no slot goes back to its process before
-    rules 3, and before rules 4 a decline holds for all peers, and no queue is fenced that closes.
+    """A log is decided by the rules under which it begins until newer ones are raised: before rules 4 a decline holds for all
+    peers, and no queue is fenced that closes.
     """
     for number in range(HISTORIES // 4):
-        name, first = f"{seed}/rules/{number}", 2 + number % 2
-        made = History(random.Random(name), rules=first)
+        name = f"{seed}/rules/{number}"
+        made = History(random.Random(name), rules=OLDEST_RULES)
         made.unkind(made.rng.randint(5, 60))
-        made.deliver(RulesRaised(at=made.world.now, rules=made.rng.randint(first + 1, RULES)))
+        made.deliver(RulesRaised(at=made.world.now, rules=made.rng.randint(OLDEST_RULES + 1, RULES)))
         made.unkind(made.rng.randint(5, 60))
-        found = disagreement(made.world.log, rules=first)
-        assert found is None, f"history {name}: {shrunk(found, rules=first)}"
+        found = disagreement(made.world.log, rules=OLDEST_RULES)
+        assert found is None, f"history {name}: {shrunk(found, rules=OLDEST_RULES)}"
 
 
 @pytest.mark.parametrize("path", scenario_files(), ids=lambda path: path.stem)

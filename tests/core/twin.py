@@ -26,8 +26,8 @@ NOTHING = "spark_tasks.conditions:nothing"
 """The condition of an edge over which no row goes."""
 REMEMBERED = 1000
 """So many purged jobs, and so many dead peers, are still known by id."""
-OLDEST, NEWEST = 4, 7
-"""What the releases read that there are: peers that say nothing read the first; a job that was stopped asks for the last."""
+OLDEST = 7
+"""What peers read that say nothing of it."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
 NEW_TASK: Json = {
     "state": "pending",
@@ -98,14 +98,12 @@ class Twin:
     def __init__(
         self,
         refusal: Refusal,
-        release: Callable[[Json], int],
         changeable: Callable[[Json, Json, list[str], list[str]], bool],
         untouched: Callable[[Json, Json, list[str], Json], list[str]],
         rules: int = 4,
     ) -> None:
-        self.rules = rules  # 2, 3 or 4
+        self.rules = rules  # 3 or 4
         self.refusal = refusal
-        self.release = release  # the oldest one that reads a spec
         self.changeable = changeable
         self.untouched = untouched  # by a change: old and new spec, where the code is the same, facts of links
         self.peers: dict[str, Json] = {}
@@ -151,18 +149,12 @@ class Twin:
     # Peers come and go
 
     def on_born(self, event: Json) -> None:
-        reads = event.get("format", 0)
-        said = {"tags": set(event.get("tags", [])), "reads": reads or OLDEST, "told": bool(reads)}
         if event["peer"] not in self.peers:
+            said = {"tags": set(event.get("tags", [])), "reads": event.get("format", 0) or OLDEST}
             process = (event.get("host"), event.get("pid"))
             new = {"state": "idle", "assignment": None, "yields": "", "process": process if all(process) else None}
             self.peers[event["peer"]] = new | said
             self.free.append(event["peer"])
-        elif reads and not self.peers[event["peer"]]["told"] and self.state(event["peer"]) not in ("dead", "revoked"):
-            self.peers[event["peer"]] |= said
-            if event["peer"] in self.free:  # from now on it is one of its kind, the one that came last
-                self.free.remove(event["peer"])
-                self.free.append(event["peer"])
 
     def on_died(self, event: Json) -> None:
         if self.state(event["peer"]) != "dead":
@@ -178,7 +170,7 @@ class Twin:
             self.leave(event["peer"], "revoked")
 
     def on_rules_raised(self, event: Json) -> None:
-        assert event["rules"] in (2, 3, 4), "the twin knows no others"
+        assert event["rules"] in (3, 4), "the twin knows no others"
         self.rules = max(self.rules, event["rules"])
 
     def on_grace_ended(self, event: Json) -> None:
@@ -222,10 +214,9 @@ class Twin:
             "into": None,
             "read": False,
         }
-        needs = self.release(spec)
         job |= {"suspended": False, "revision": 1, "next": None, "switching": False, "gone": False}
         job |= {"retired": [], "places": 0, "goes_on": []}
-        job |= {"queued": False, "gave": 0, "needs": needs if needs > OLDEST else 0}
+        job |= {"queued": False, "gave": 0, "needs": 0}
         job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
@@ -315,7 +306,7 @@ class Twin:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
             return
-        job.update(stopping=True, needs=NEWEST)
+        job.update(stopping=True)
         if not job["switching"]:
             job.update(next=None, goes_on=[])
         if job["suspended"]:
@@ -398,8 +389,6 @@ class Twin:
         job["spec"] = {name: value for name, value in job["spec"].items() if name != "keep"}
         if seconds:
             job["spec"]["keep"] = text
-        needs = self.release(job["spec"])
-        job["needs"] = max(job["needs"], needs if needs > OLDEST else 0)
 
     def on_kill(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
@@ -591,8 +580,6 @@ class Twin:
         """By the next spec from now on."""
         if job["stopping"]:
             job["next"] = awake(job["next"])
-        needs = self.release(job["next"])
-        job["needs"] = max(job["needs"], needs if needs > OLDEST else 0)
         for field, value in ENTITLEMENT.items():  # what a user has scaled stays, unless the spec says otherwise now
             if job["next"].get(field, value) != job["spec"].get(field, value):
                 job[field] = job["next"].get(field, value)
@@ -624,7 +611,7 @@ class Twin:
         names = [task["name"] for task in new["catalog"]]
         removed = [name for name in job["tasks"] if name not in names]
         gone = sorted({*removed, *edges(old)} - {*names, *edges(new)})
-        job.update(facts=facts, needs=NEWEST, stages=stages(new), gone=bool(gone))
+        job.update(facts=facts, stages=stages(new), gone=bool(gone))
         job["retired"] += [name for name in gone if name in removed or name in numbers]  # topics of users stay
         job["tasks"] = {name: job["tasks"].get(name) or copy.deepcopy(NEW_TASK) for name in names}
         self.swap(job)
@@ -750,9 +737,9 @@ class Twin:
             slot = self.peers[peer]["assignment"]["slot"]
             if failed or state == "revoked":
                 task["had"].pop(slot, None)
-                if self.rules > 3 or (self.rules == 3 and self.peers[peer]["process"]):
+                if self.rules > 3 or self.peers[peer]["process"]:
                     task["failed_in"][slot] = self.peers[peer]["process"]
-            elif self.rules > 2 and self.state(peer) != "acking" and self.peers[peer]["process"]:
+            elif self.state(peer) != "acking" and self.peers[peer]["process"]:
                 task["had"][slot] = self.peers[peer]["process"]
                 task["failed_in"].pop(slot, None)
         for where in (self.at_work, self.free):

@@ -29,7 +29,7 @@ from coordinator.loop.snapshots import compact
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import OLDEST, PeerBorn, PeerDied
+from sardonyx.core.events import OLDEST, OLDEST_RULES, RULES, PeerBorn, PeerDied
 from sardonyx.runtime.failpoints import VARIABLE
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.testing import Addresses
@@ -285,6 +285,10 @@ def test_what_cannot_be_restored_is_refused(lost: House, tmp_path: Path) -> None
     refused(tmp_path / "nowhere", "SX-BACKUP-FILE", "No such file")
     damaged.write_bytes(gzip.compress(b"".join(lines).replace(b'"log_format":', b'"log_format":9', 1)))
     refused(damaged, "SX-LOG-FORMAT")
+    older = lines[0].replace(b'"rules":%d' % RULES, b'"rules":%d' % (OLDEST_RULES - 1))
+    assert older != lines[0]
+    damaged.write_bytes(gzip.compress(b"".join([older, *lines[1:]])))
+    refused(damaged, "SX-LOG-FORMAT", f"rules {OLDEST_RULES - 1}")
     other = lost.call("restore", str(file), "--deployment", "another")
     told(other, "SX-RESTORE-REFUSED", f"it is a backup of deployment {lost.settings.deployment}")
 

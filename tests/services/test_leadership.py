@@ -6,12 +6,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
+from coordinator.loop import election
 from coordinator.loop.election import Candidate, LeadershipEnded, known_rules
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Set
-from sardonyx.core.events import RULES
+from sardonyx.core.events import FORMAT, OLDEST_RULES, RULES
+from sardonyx.core.notes import CandidateNote
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.errors import Deposed, SessionLost
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -105,16 +108,19 @@ def test_a_leader_that_was_busy_asks_before_it_goes_on(settings: Settings) -> No
             won.check()
 
 
-def test_a_newer_release_gives_way_to_an_older_one_that_can_still_lead(settings: Settings) -> None:
+def test_a_newer_release_gives_way_to_an_older_one_that_can_still_lead(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It stands again, after the older one, and leads when that one is gone; so no older one meets a log that it cannot read."""
+    monkeypatch.setattr(election, "OLDEST", FORMAT - 1)  # the release before has the same format
     zk, candidate, wake = stand(settings)
-    older = ZooKeeperSession.connect(settings)
-    older.create_sequential(node_paths.election_prefix("older"), b"host:1", ephemeral=True)
+    older, note = ZooKeeperSession.connect(settings), CandidateNote("host:1", "", FORMAT - 1, OLDEST_RULES)
+    older.create_sequential(node_paths.election_prefix("older"), msgspec.json.encode(note), ephemeral=True)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(candidate.wait, threading.Event())
         until(lambda: first_in_line(zk).startswith("older-"), what="the newer one to stand after the older one")
         assert not waiting.done()
-        assert known_rules(zk) == 1
+        assert known_rules(zk) == OLDEST_RULES
         older.close()
         wake.set()
         assert waiting.result(20)

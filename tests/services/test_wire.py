@@ -61,8 +61,6 @@ def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSessio
                 if part == 0:
                     zk.request(Evicted(peer="first"))
                     until(lambda: event_log.last(zk) == 1, what="the log to begin")
-                    # The session learns once that no older coordinator can lead, and needs replies for that.
-                    far.encoded(Evicted(peer="p"))
                 for number in range(part * rounds // 4, (part + 1) * rounds // 4):
                     cut_off(number, led=part % 2 == 0)
         with coordinator(settings):

@@ -27,7 +27,7 @@ from coordinator.history import reader
 from queues import confirmed_end, topic_log
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
-from sardonyx.core.events import RULES
+from sardonyx.core.events import OLDEST_RULES, RULES
 from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.child_process import ChildProcess, start_child
@@ -37,8 +37,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parents[2]
-OLD = "016c7ff"
-"""The last commit whose log has format 4."""
+OLD = "e80ebc6"
+"""The last commit whose newest rules are 3."""
 JOB = """
 import time
 import pyarrow as pa
@@ -138,10 +138,10 @@ def test_a_rolling_upgrade_under_kills_loses_nothing(settings: Settings, tmp_pat
         for release in ("new", "old"):
             mixed.start("peer", release)
         until(lambda: len(client.peers()) >= 9, what="all peers to register", timeout=60)
-        assert leader(client).version == ""  # the newer ones have given way
+        assert leader(client).rules == OLDEST_RULES  # it came first, and both write the same format
         for _ in range(KILLS):
             kind = rng.choice(["coordinator", "peer"])
-            if victims := mixed.living(kind):  # an older coordinator ends when it meets the newer log
+            if victims := mixed.living(kind):
                 rng.choice(victims).kill()
             mixed.start(kind, rng.choice(["old", "new", "new"]))
             before, wanted = topic_log.ends(settings, "out")[1], rng.randint(500, 5_000)
@@ -155,7 +155,7 @@ def test_a_rolling_upgrade_under_kills_loses_nothing(settings: Settings, tmp_pat
             for child in mixed.living(kind, "old"):
                 child.kill()
         mixed.start("peer", "new")
-        until(lambda: leader(client).version != "", what="a coordinator of this release to lead", timeout=60)
+        until(lambda: leader(client).rules == RULES, what="a coordinator of this release to lead", timeout=60)
         assert not running.status().ended, "the job ended before the upgrade did: give it more records"
         view = running.await_completion(400)
         assert view.status == "completed", view
