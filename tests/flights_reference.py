@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 
 DEPARTURES = 336_776
-CANCELLED = 8_255
 KEY = ["time_hour", "carrier", "flight"]
 """Tells one departure from every other."""
 

@@ -37,20 +37,20 @@ class Machine:
             self.store.apply(changes)
         self.shard = KeyedShard(self.signature, self.columns, self.store)
 
-    def plan(self, pieces, clock, before=None, wall=None):
-        work = self.shard.prepare(pieces, clock, before=before, wall=wall, limit=self.limit)
+    def plan(self, pieces, clock, before=None):
+        work = self.shard.prepare(pieces, clock, before=before, limit=self.limit)
         parts = split(work, self.parts)
         done = joined(parts, [self.function.run(part) for part, _ in parts])
         return work, done, self.shard.finish(work, done)
 
-    def batch(self, pieces, clock, before=None, wall=None, crash=lambda: False):
+    def batch(self, pieces, clock, before=None, crash=lambda: False):
         """A batch, and those that must follow it. ``crash``: whether it is lost after it was planned, and done again."""
         self.before = clock if clock < END else before
         while True:
             if crash():
-                self.plan(pieces, clock, before, wall)
+                self.plan(pieces, clock, before)
                 self.restart()
-            work, done, planned = self.plan(pieces, clock, before, wall)
+            work, done, planned = self.plan(pieces, clock, before)
             self.commit(planned)
             self.note(work, done)
             if crash():

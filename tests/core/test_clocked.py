@@ -56,15 +56,6 @@ def test_a_minute_closes_when_the_clock_passes_its_end(sardonyx_clocked: Begin) 
     assert len(run.rows()) == 1
 
 
-def test_rows_move_the_clock(sardonyx_clocked: Begin) -> None:
-    """The clock is the greatest time less the delay."""
-    run = sardonyx_clocked(traffic())
-    run.give("hits", [hit("a", "10:00:30"), hit("b", "10:01:04")])
-    assert run.rows() == []
-    run.give("hits", [hit("b", "10:01:05")])
-    assert [(row["user"], row["hits"]) for row in run.rows()] == [("a", 1)]
-
-
 def test_a_partition_without_rows_holds_the_clock_until_it_is_idle(sardonyx_clocked: Begin) -> None:
     """With `idle="1 min"`, the other partition of the topic counts no more after a minute of the machine's clock."""
     run = sardonyx_clocked(traffic(), topics={"hits": 2})
@@ -75,13 +66,6 @@ def test_a_partition_without_rows_holds_the_clock_until_it_is_idle(sardonyx_cloc
     run.advance("2 s")
     run.give("hits", [hit("a", "10:02:02")])
     assert [row["hits"] for row in run.rows()] == [1]
-
-
-def test_the_end_of_an_input_closes_all_windows(sardonyx_clocked: Begin) -> None:
-    run = sardonyx_clocked(traffic())
-    run.give("hits", [hit("a", "10:00:30"), hit("a", "10:02:00")])
-    run.end()
-    assert [row["hits"] for row in run.rows()] == [1, 1]
 
 
 @pytest.mark.parametrize("late_to", [None, "late"])
@@ -206,23 +190,3 @@ def test_what_a_test_asks_wrongly_is_told(sardonyx_clocked: Begin) -> None:
     with pytest.raises(SardonyxError, match="no clock") as told:
         sardonyx_clocked(job).clock("read", 5)
     assert told.value.code == "SX-TEST-INPUT"
-
-
-def test_a_join_waits_for_the_other_stream_across_a_crash(sardonyx_clocked: Begin) -> None:
-    """Its state is that of the log, and a row without a partner comes when the clock says that none can come any more."""
-    job = Job("clicks", partitions=2)
-    views, orders = (
-        job.input(name, kafka(name, schema="user string, at timestamp", start="earliest"), time="at")
-        for name in ("views", "orders")
-    )
-    bought = job.join("bought", views, orders, on="user", within=("0 s", "30 min"), how="left")
-    job.output("out", kafka("out"), after=bought)
-    run = sardonyx_clocked(job)
-    run.give("views", [{"user": "ada", "at": "2026-11-23T10:00:00"}, {"user": "bob", "at": "2026-11-23T10:00:00"}])
-    run.crash("bought")
-    run.give("orders", [{"user": "ada", "at": "2026-11-23T10:20:00"}])
-    assert [row["user"] for row in run.rows()] == ["ada"]
-    run.clock("views", "2026-11-23T11:00")
-    assert len(run.rows()) == 1
-    run.clock("orders", "2026-11-23T11:00")
-    assert [row["user"] for row in run.rows()] == ["ada", "bob"]

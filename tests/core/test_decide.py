@@ -1,4 +1,4 @@
-"""What the scenario files do not show: order, timers, memory, what a new leader runs again, odd requests."""
+"""What the scenario files do not show: timers, retention, what a new leader runs again, odd requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scenario_runner import World, spec_of
 
 from coordinator.core.decide import decide, unfinished
 from coordinator.core.invariants import check
-from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, new_state
+from coordinator.core.state import new_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.effects import CreateLinks, DeleteLinks, DeletePulse
 from sardonyx.core.events import (
@@ -19,8 +19,6 @@ from sardonyx.core.events import (
     JobKilled,
     JobPurged,
     JobSubmitted,
-    PeerBorn,
-    PeerDied,
 )
 from sardonyx.core.spec import JobSpec, TaskSpec
 
@@ -33,20 +31,6 @@ def played(*sentences: str) -> World:
 
 
 RUNNING = ("copy is submitted: read -> write; read is a topic; write is sequential", "the links of copy are made")
-
-
-def test_an_id_is_never_used_again() -> None:
-    """A dead peer stays dead when its birth is reported again; only the last dead ones are remembered."""
-    state = new_state()
-    n = 0
-    for number in range(REMEMBERED_DEAD + 5):
-        for event in (PeerBorn(peer=f"P{number}"), PeerDied(peer=f"P{number}")):
-            n += 1
-            decide(state, n, event)
-    check(state)
-    assert len(state.peers) == REMEMBERED_DEAD
-    assert decide(state, n + 1, PeerBorn(peer=f"P{REMEMBERED_DEAD}")) == []
-    assert state.free == 0
 
 
 @pytest.mark.parametrize("job", ["", "a/b", "..", "../log", "1st", "x" * 100, "naïve"])
@@ -187,21 +171,6 @@ def test_the_oldest_of_too_many_jobs_are_forgotten(monkeypatch: pytest.MonkeyPat
     assert expired_jobs(world.state, 5.0, Timers(keep_jobs=1)) == [JobPurged(at=5.0, job="one")]
 
 
-def test_only_the_last_forgotten_jobs_are_remembered() -> None:
-    """What was submitted and forgotten a thousand jobs ago could begin again; by then no repetition is under way."""
-    state = new_state()
-    spec = spec_of("copy", "read -> write; write names no topic")
-    n = 0
-    for number in range(REMEMBERED_PURGED + 1):
-        for event in (JobSubmitted(job=f"j{number}", spec=spec), JobPurged(job=f"j{number}")):
-            n += 1
-            decide(state, n, event)
-    check(state)
-    assert (len(state.purged), next(iter(state.purged))) == (REMEMBERED_PURGED, "j1")
-    assert decide(state, n + 1, JobSubmitted(job="j1", spec=spec)) == []
-    assert decide(state, n + 2, JobSubmitted(job="j0", spec=spec)) != []
-
-
 def test_a_clock_that_was_ahead_does_not_stop_the_timers() -> None:
     """If the last leader's clock stood an hour ahead, the next leader does not wait an hour."""
     world = played(*RUNNING)
@@ -222,29 +191,3 @@ def test_a_new_leader_runs_again_what_may_not_be_done() -> None:
     assert unfinished(world.state) == []
     world.say("the links of copy are made")
     assert unfinished(world.state) == [DeleteLinks("copy")]
-
-
-def test_counts_are_kept() -> None:
-    """A complete task keeps the counts it was completed with; the links' end adds only those that are missing."""
-    world = played("work is submitted: read -> write", "the links of work are made", "P1 is born", "P1 acks")
-    world.say("P1 is exhausted")
-    world.say("P1 completes with 9 rows in, 8 out")
-    world.say("work is killed")
-    world.say("the links of work are gone, read had 1 rows in, 1 out")
-    tasks = world.state.jobs["work"].tasks
-    assert tasks["read"].counts is not None
-    assert (tasks["read"].counts.rows_in, tasks["read"].counts.rows_out) == (9, 8)
-    assert tasks["write"].counts is None
-
-
-def test_the_first_failure_is_the_one_that_is_shown() -> None:
-    """Past the limit the job fails with what went wrong first, and says nothing of what came of it."""
-    world = played("copy is submitted: read -> write; outlives 1 failure", "the links of copy are made", "P1 is born")
-    world.say("P1 declines: the first")
-    assert world.state.jobs["copy"].status == "running"
-    world.say("1 s pass")
-    world.say("P1 declines: the second")
-    job = world.state.jobs["copy"]
-    assert job.status == "failed"
-    assert job.error is not None
-    assert job.error.message == "the first"

@@ -10,7 +10,7 @@ from sardonyx.core.joining import RelationSpec
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.repeats import DistinctShard, first_ones
 from sardonyx.state.row_pack import SCHEMA
-from tests.core.relation_histories import Block, Run, chance_of, counted, entries, log, times
+from tests.core.relation_histories import Block, Run, chance_of, entries, log, times
 from tests.sizes import histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
@@ -78,12 +78,3 @@ def test_many_rows_of_a_key_that_pass_are_told_apart():
         passed.append((code, time, passes))
     assert found.tolist() == [there for _, _, there in passed]
     assert found.sum() > 1000
-
-
-def test_without_a_time_a_key_passes_once():
-    """``within`` is not given: no row is late, and rows need no times."""
-    store = MemoryStore(SCHEMA)
-    shard = DistinctShard(RelationSpec(kind="distinct"), ["k"], store, lambda rows: np.zeros(rows.num_rows, np.int64))
-    blocks = [Block(0, [{"k": key, "v": number} for key in "aab"], NEVER, NEVER) for number in (1, 2)]
-    planned = shard.plan([block.piece() for block in blocks], (NEVER,))
-    assert counted(planned.results.to_pylist()) == counted([{"k": "a", "v": 1}, {"k": "b", "v": 1}])

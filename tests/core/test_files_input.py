@@ -92,20 +92,6 @@ def test_csv_is_the_same_however_it_is_cut(tmp_path_factory, rows, size, ending,
     assert list(zip(table["s"].to_pylist(), table["n"].to_pylist(), strict=True)) == rows
 
 
-def test_splits_have_a_fixed_order_and_can_be_read_again(tmp_path):
-    """Two lists of splits are equal, and a split gives the same rows at every reading."""
-    for name in ("b.csv", "a.csv"):
-        (tmp_path / name).write_text("x\n" + "".join(f"{name}{n}\n" for n in range(50)))
-    source = connectors(tmp_path, format="csv", header=True, split_size=64)
-    splits = list(source.splits())
-    assert splits == list(source.splits())
-    assert [Path(split.data["path"]).name for split in splits] == sorted(
-        Path(split.data["path"]).name for split in splits
-    )
-    assert source.read(splits[2].data) == source.read(splits[2].data)
-    assert len(read(tmp_path, format="csv", header=True, split_size=64)) == 100
-
-
 # --- What a path stands for -------------------------------------------------------------------------------------------
 
 
@@ -427,14 +413,3 @@ def test_parquet_by_row_groups(tmp_path):
     file.write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read(file, format="parquet")
-
-
-def test_inputs_are_plain_data(tmp_path):
-    """They travel to Spark workers: nothing but texts, numbers and the like in them, and in what a split holds."""
-    (tmp_path / "in.csv").write_text("a\n1\n")
-    source = connectors(tmp_path, format="csv", header=True, schema="a int")
-    plain = (str, int, bool, type(None))
-    for value in [*vars(source).values(), *vars(vars(source)["_dialect"]).values()]:
-        assert isinstance(value, (*plain, list)) or value is vars(source)["_dialect"]
-    (split,) = source.splits()
-    assert all(isinstance(value, plain) for value in split.data.values())

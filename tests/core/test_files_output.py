@@ -135,16 +135,6 @@ def test_overwrite_keeps_the_old_until_the_new_is_complete(tmp_path):
     assert (tmp_path / "outside" / "precious").read_text() == "not ours"
 
 
-def test_append_leaves_what_is_there(tmp_path):
-    """A second job adds its files to those of the first."""
-    for job, number in (("job-1", 1), ("job-2", 2)):
-        entries = out(tmp_path, job, mode="append").stage(rows(number))
-        out(tmp_path, job, mode="append").publish(entries)
-        out(tmp_path, job, mode="append").seal(entries)
-    assert numbers(tmp_path) == [1, 2]
-    assert json.loads((tmp_path / "_SUCCESS").read_text())["job"] == "job-2"
-
-
 def test_a_late_sealer_does_not_undo_a_later_job(tmp_path):
     """A peer that seals again after another job has replaced or extended the result removes nothing of it."""
     first = out(tmp_path, "job-1", mode="overwrite").stage(rows(1))

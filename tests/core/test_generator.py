@@ -1,13 +1,12 @@
 """Made-up rows: a function of the seed and the row's number, and of nothing else."""
 
-import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.connectors.generator import Generator
-from sardonyx.connectors.registry import output, split_input, topic_format
+from sardonyx.connectors.registry import split_input, topic_format
 from sardonyx.core.errors import InputError
 from sardonyx.core.spec import TaskSpec
 
@@ -127,16 +126,3 @@ def test_a_rate_says_when_each_piece_is_due():
     assert everything(count=1000, rate=1000) == everything(count=1000)
     assert [split.rows for split in generator(count=3, rate=0.5).splits()] == [1, 1, 1]
     assert list(generator(count=0).splits()) == []
-
-
-def test_splits_are_plain_data():
-    """They travel over Kafka as JSON."""
-    assert all(orjson.loads(orjson.dumps(split.data)) == split.data for split in generator(count=9, rate=2).splits())
-
-
-def test_the_blackhole_forgets():
-    """Nothing staged, nothing to publish, nothing to seal."""
-    hole = output(TaskSpec(name="out", type="output", connector="blackhole"), "job-1")
-    assert hole.stage(pa.table({"a": [1]})) == []
-    hole.publish([])
-    hole.seal([])

@@ -130,23 +130,6 @@ def is_x(row: dict) -> bool:
     return row["kind"] == "x"
 
 
-@pytest.mark.parametrize("vertices", [0, 3])
-def test_a_graph_without_edges(vertices: int) -> None:
-    """The job ends, with a row for each vertex that it was given, which may be none."""
-    job = Job("empty")
-    links = job.input("links", files("links.csv", format="csv", schema=FOLLOWS))
-    people = job.input("people", files("people.csv", format="csv", schema="id long"))
-    graph = job.graph("empty", edges=links, source="src", target="dst", vertices=people)
-    job.output("out", blackhole(), after=graph.pagerank("ranks"))
-    job.output("out2", blackhole(), after=graph.degrees("degrees"))
-    members = pa.table({"id": pa.array(range(vertices), pa.int64())})
-    nothing = pa.table(
-        {"src": pa.array([], pa.int64()), "dst": pa.array([], pa.int64()), "km": pa.array([], pa.float64())}
-    )
-    result = run_job(job, {"links": nothing, "people": members})
-    assert len(result.rows("out")) == len(result.rows("out2")) == vertices
-
-
 def test_no_start_in_an_empty_graph() -> None:
     """A graph without edges in which paths are to begin fails the job: no row would say less than that."""
     job = a_job(lambda graph: graph.bfs("depths", start=1))

@@ -261,16 +261,6 @@ def test_columns_of_edges() -> None:
     assert found["seen"].to_pylist() == [None, None, None, "?1 x2 x3"]
 
 
-@pytest.mark.parametrize("of_class", [False, True])
-@pytest.mark.parametrize("vertices", [0, 1, 5])
-def test_a_graph_without_edges(vertices: int, of_class: bool) -> None:
-    """Gives a row for each vertex that there is."""
-    case = Case(nx.empty_graph(vertices), directed=True)
-    found = run(case, "connected_components", {}, of_class=of_class)
-    assert values(found) == {v: v for v in range(vertices)}
-    assert (found.reason, found.supersteps) == ("quiescent", min(vertices, 1))
-
-
 # --- The class form ---------------------------------------------------------------------------------------------------
 
 

@@ -72,24 +72,6 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_job_without_an_end() -> None:
-    """Each version comes when the clock has passed the end of its window, and the topic goes on."""
-    assert found(a_job()) == []
-    run = ClockedRun(a_job(), topics={"links": 1})
-    run.give("links", [{"src": 1, "dst": 2, "at": "2026-11-27T12:00:01", "gone": False}])
-    assert run.rows("out") == []
-    run.clock("links", "2026-11-27T12:00:10")
-    given = [{key: row[key] for key in ("id", "window_start", "component", "window_time")} for row in run.rows("out")]
-    start, at = "2026-11-27T12:00:00.000000Z", "2026-11-27T12:00:09.999999Z"
-    assert given == [{"id": v, "window_start": start, "component": 1, "window_time": at} for v in (1, 2)]
-    run.give("links", [{"src": 1, "dst": 2, "at": "2026-11-27T12:00:03", "gone": True}])
-    assert len(run.rows("out")) == 2
-    run.clock("links", "2026-11-27T12:00:20")
-    late = run.rows("out")[2:]
-    assert [(row["id"], row["component"], row["window_start"][17:19]) for row in late] == [(1, 1, "10"), (2, 2, "10")]
-    run.close()
-
-
 @pytest.mark.parametrize("emit", ["all", "changes"])
 def test_crashes_change_nothing(emit: str) -> None:
     """Peers die while rows wait, as a version is computed, and between parts of its results: each comes once, the same."""

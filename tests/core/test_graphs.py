@@ -315,13 +315,6 @@ def test_a_graph_without_edges(algorithm: str, vertices: int) -> None:
     assert rows.column_names == list(spec.results)
 
 
-def test_only_edges() -> None:
-    """Without a table of vertices, those are vertices that an edge names."""
-    spec = GraphSpec(algorithm="degrees", edges="e", source="a", target="b")
-    rows = compute(spec, Graph(read_rows(pa.table(_columns([(7, -3)])), {"source": "a", "target": "b"}))).rows
-    assert rows.to_pydict() == {"id": [-3, 7], "in_degree": [1, 0], "out_degree": [0, 1], "degree": [1, 1]}
-
-
 @pytest.mark.parametrize(
     "ids", [pa.int8(), pa.uint16(), pa.int32(), pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
 )

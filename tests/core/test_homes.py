@@ -150,11 +150,3 @@ def test_where_a_peer_failed_it_is_not_preferred() -> None:
         world.say("P3 acks")
         world.say(ends)
         assert world.state.jobs["work"].tasks["write"].last == [""], ends
-
-
-def test_nothing_is_kept_of_a_task_that_is_over() -> None:
-    """The state does not grow with tasks that are complete, or with jobs that have ended."""
-    world = played(*BEGUN, "P1 dies")
-    assert world.state.jobs["work"].tasks["read"].last == ["east:1"]
-    world.say("work is killed")
-    assert all(task.last == [] for task in world.state.jobs["work"].tasks.values())

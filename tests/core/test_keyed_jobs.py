@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,33 +64,11 @@ def test_a_task_with_keyed_state(given, spec):
     assert found(job) == []
 
 
-def test_the_same_job_in_yaml_and_toml():
-    """The builder, YAML and TOML give the same bytes."""
+def test_the_same_job_in_yaml():
+    """The builder and YAML give the same bytes."""
     spec, problems = read(yaml.safe_load(WHOLE_YAML))
     assert problems == []
     assert encode_spec(spec) == encode_spec(spec_of(whole()))
-    toml = f"""
-name = "good"
-workflow = [["orders", "spend"], ["spend", "out"]]
-[[catalog]]
-name = "orders"
-type = "input"
-connector = "kafka"
-time = "at"
-options = {{topic = "orders", schema = "{spec.task("orders").options["schema"]}", start = "earliest", end = "latest"}}
-[[catalog]]
-name = "spend"
-type = "function"
-fn = "{HERE}:spend"
-group_by = "user"
-params = {{rate = 2.0}}
-keyed = {{on_timer = "{HERE}:review", ttl = {{"*" = "30 days"}}, store = "rocksdb", state_limit = 1000000}}
-[[catalog]]
-name = "out"
-type = "output"
-connector = "blackhole"
-"""
-    assert read(tomllib.loads(toml)) == (spec, [])
     assert found(whole()) == []
 
 

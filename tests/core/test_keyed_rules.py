@@ -1,4 +1,4 @@
-"""Keyed state rule by rule: what a state keeps, timers of both clocks, the end, expiry, and types that change."""
+"""Keyed state rule by rule: what a state keeps, timers that no random log sets, the end, expiry, and types that change."""
 
 from __future__ import annotations
 
@@ -265,46 +265,6 @@ def in_ten_seconds(row: dict, n: State[int], timers: Timers) -> None:
     timers.set(row["at"] + dt.timedelta(seconds=10), "late")
 
 
-def tell(timer: Timer, n: State[int]) -> dict:
-    return {"key": timer.key, "at": timer.at, "n": n.value, "by": timer.by}
-
-
-def test_a_timer_fires_once_when_the_clock_has_come_to_it():
-    """Not before, not again, and in the order of times; one that is set again is moved."""
-    machine = machine_of(in_ten_seconds, tell)
-    machine.batch(rows(("a", 5), ("b", 3)), 12 * SECOND)
-    assert given(machine) == []
-    machine.batch(rows(("a", 6), clock=12), 15 * SECOND)
-    assert given(machine) == [{"key": "b", "at": at(13), "n": 1, "by": "event"}]
-    machine.batch([], 16 * SECOND)
-    machine.batch([], 99 * SECOND)
-    assert given(machine) == [{"key": "a", "at": at(16), "n": 2, "by": "event"}]
-
-
-def test_a_timer_fires_before_later_rows_of_its_key():
-    """By the clock in front of the row, also if both come in one batch."""
-    machine = machine_of(in_ten_seconds, tell)
-    machine.batch([*rows(("a", 1)), *rows(("a", 30), clock=20)], 30 * SECOND)
-    assert given(machine) == [{"key": "a", "at": at(11), "n": 1, "by": "event"}]
-
-
-def test_timers_of_the_wall_fire_by_the_clock_of_the_machine():
-    """The shard says when the next is due; without that clock none fires."""
-
-    def fn(row: dict, n: State[int], timers: Timers) -> None:
-        timers.set(at(50), "w", by="wall")
-
-    machine = machine_of(fn, tell)
-    machine.batch(rows("a"), NEVER)
-    assert machine.shard.next_wall() == 50 * SECOND
-    machine.batch([], 99 * SECOND)
-    machine.batch([], 99 * SECOND, wall=49 * SECOND)
-    assert given(machine) == []
-    machine.batch([], 99 * SECOND, wall=50 * SECOND)
-    assert given(machine) == [{"key": "a", "at": at(50), "n": 0, "by": "wall"}]
-    assert machine.shard.next_wall() is None
-
-
 def test_at_the_end_every_timer_fires_once_and_sets_no_more():
     """Those of both clocks; what on_timer sets then is left out, so that the job ends."""
 
@@ -322,25 +282,6 @@ def test_at_the_end_every_timer_fires_once_and_sets_no_more():
     assert sorted(each["name"] for each in given(machine)) == ["far", "far", "wall", "wall"]
     assert machine.shard.next_wall() is None
     assert not machine.failed
-
-
-def test_a_deleted_timer_does_not_fire():
-    """Also if it was set in the same call, and if there is none."""
-
-    def fn(row: dict, timers: Timers) -> None:
-        timers.delete("t")
-        if row["at"] == at(0):
-            timers.set(at(5), "t")
-            timers.set(at(5), "u")
-            timers.set(at(5), "v")
-            timers.delete("u")
-
-    def name(timer: Timer) -> dict:
-        return {"name": timer.name}
-
-    machine = machine_of(fn, name)
-    machine.batch(rows(("a", 0), ("a", 1)), 9 * SECOND)
-    assert given(machine) == [{"name": "v"}]
 
 
 @pytest.mark.parametrize(
@@ -383,21 +324,6 @@ def test_what_has_expired_leaves_nothing_in_the_store():
     assert given(machine) == [{"n": 3, "seen": [2, 3], "by": {"a": 3}}]
     machine.batch([], 99 * SECOND)
     assert [entry[:1] for entry in machine.store.scan()["k"].to_pylist()] == [b"\xff"], "only the types are left"
-
-
-def test_reading_keeps_no_state():
-    """A ttl counts from when a state was last written."""
-
-    def fn(row: dict, n: State[int]) -> dict:
-        if not n.exists:
-            n.value = 1
-            return {"new": row["at"]}
-        return {"old": n.value}
-
-    machine = machine_of(fn, ttl={"n": "10 s"})
-    for second in (0, 9, 11):
-        machine.batch(rows(("a", second), clock=second), second * SECOND)
-    assert given(machine) == [{"new": at(0)}, {"old": 1}, {"new": at(11)}]
 
 
 # --- Types that change ------------------------------------------------------------------------------------------------

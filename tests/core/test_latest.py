@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -80,17 +79,6 @@ def test_rows_come_every_so_often():
     assert plan([second, {"k": "a", "t": 4, "v": 9}], 3, 5) == []
     assert plan([], 5, 11) == [second]
     assert plan([], 11, 25) == []
-
-
-def test_without_times_the_last_row_is_the_newest():
-    """All rows are as new as each other, so the order of the log decides."""
-    store = MemoryStore(SCHEMA)
-    spec = RelationSpec(kind="latest", emit="final")
-    shard = LatestShard(spec, ["k"], store, lambda rows: np.zeros(rows.num_rows, np.int64))
-    rows = [{"k": key, "v": number} for number, key in enumerate("aabab")]
-    store.apply(shard.plan([Block(0, rows, NEVER, NEVER).piece()], (NEVER,)).changes)
-    planned = shard.plan([], (END,))
-    assert counted(planned.results.to_pylist()) == counted([{"k": "a", "v": 3}, {"k": "b", "v": 4}])
 
 
 def test_rows_with_and_without_a_dictionary_go_together():

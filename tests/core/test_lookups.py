@@ -60,22 +60,6 @@ def test_a_row_is_given_the_value_as_of_its_time_however_the_logs_are_cut_and_li
             assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
 
 
-def test_a_row_waits_until_the_clock_of_the_table_has_passed_its_time():
-    """A price of 10 that comes after an order of 10 counts for it; an order comes out once no older price can come."""
-    store = MemoryStore(SCHEMA)
-    shard = shard_of(RelationSpec(kind="lookup", left="o", right="p"))(store)
-
-    def plan(blocks, clocks):
-        planned = shard.plan([block.piece() for block in blocks], clocks)
-        store.apply(planned.changes)
-        return planned.results.to_pylist()
-
-    order = {"k": "a", "t": 10, "v": 1}
-    assert plan([Block(LEFT, [order], NEVER, 10), Block(RIGHT, [{"k": "a", "t": 4, "v": 7}], NEVER, 4)], (10, 4)) == []
-    assert plan([Block(RIGHT, [{"k": "a", "t": 10, "v": 8}], 4, 10)], (10, 10)) == []
-    assert plan([Block(RIGHT, [{"k": "b", "t": 11, "v": 9}], 10, 11)], (10, 11)) == [order | {"p_t": 10, "p_v": 8}]
-
-
 def test_a_row_waits_no_longer_than_it_is_told():
     """With ``wait`` the clock of its own side lets a row go on, with the value that is known by then."""
     store = MemoryStore(SCHEMA)

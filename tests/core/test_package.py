@@ -96,15 +96,6 @@ def test_type_checkers_are_told_that_we_are_typed() -> None:
     assert all((ROOT / package / "py.typed").is_file() for package in PACKAGES)
 
 
-def test_the_license_is_the_whole_apache_license() -> None:
-    """Its nine sections and the appendix, as published."""
-    text = (ROOT / "LICENSE").read_text("utf-8")
-    assert PROJECT["project"]["license"] == "Apache-2.0"
-    assert "Version 2.0, January 2004" in text
-    assert all(f"   {section}. " in text for section in range(1, 10))
-    assert "APPENDIX: How to apply the Apache License to your work." in text
-
-
 def test_the_description_for_a_package_index_has_no_broken_link(tmp_path: Path) -> None:
     """README.md links to files of the repository, which a package index does not show: their words stay, the links go."""
     code = (

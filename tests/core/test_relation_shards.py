@@ -156,26 +156,6 @@ def block(side: int, *rows: tuple[str, int, int], clock: int = NEVER) -> Block:
     return Block(side, [{"k": key, "t": time, "v": value} for key, time, value in rows], NEVER, clock)
 
 
-def test_rows_meet_that_came_to_different_peers() -> None:
-    """A peer that takes over has the rows of the one before it, and pairs them with what comes."""
-    peer = Peer(join())
-    peer.give(block(LEFT, ("a", 5, 1), ("b", 6, 2)))
-    assert peer.results == []
-    peer.take_over()
-    peer.give(block(RIGHT, ("a", 9, 7), ("b", 40, 8)))
-    assert peer.results == [{"k": "a", "t": 5, "v": 1, "r_t": 9, "r_v": 7, "join_time": 9}]
-
-
-def test_a_left_row_comes_alone_when_the_clocks_of_both_sides_have_passed_its_partners() -> None:
-    """One clock is not enough: the other side may still bring one."""
-    peer = Peer(join(how="left"), schema="k string, v bigint")
-    peer.give(block(LEFT, ("a", 5, 1), clock=100))
-    assert peer.results == []
-    peer.take_over()
-    peer.give(block(RIGHT, ("b", 6, 2), clock=100))
-    assert peer.results == [{"k": "a", "t": 5, "v": 1, "r_t": None, "r_v": None, "join_time": 5}]
-
-
 def test_declared_columns_of_the_right_side_are_null_before_it_has_a_row() -> None:
     """They have their types. Without a schema they are not known, and missing, until the partition has had a right row."""
     known, unknown = (Peer(join(how="left"), schema=schema) for schema in ("k string, v bigint", None))
@@ -203,26 +183,6 @@ def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:
         peer.give(block(LEFT, *(("a", 100 * number, 1) for number in range(9))))
     assert caught.value.code == "SX-STATE-LIMIT"
     assert "stretch of time" in str(caught.value)
-
-
-def test_a_lookup_waits_for_the_clock_of_its_table() -> None:
-    """A row gets the value of its own time, also if a newer one came first."""
-    peer = Peer(RelationSpec(kind="lookup", left="views", right="orders", prefix="r_"))
-    peer.give(block(RIGHT, ("a", 3, 30), ("a", 9, 90), clock=4))
-    peer.give(block(LEFT, ("a", 5, 1), clock=100))
-    assert peer.results == []
-    peer.take_over()
-    peer.give(block(RIGHT, clock=20))
-    assert [(row["v"], row["r_v"]) for row in peer.results] == [(1, 30)]
-
-
-def test_a_repeat_does_not_pass_whoever_has_seen_the_row() -> None:
-    """Without a bound in time a key is remembered by all peers that come after."""
-    peer = Peer(RelationSpec(kind="distinct"))
-    peer.give(block(LEFT, ("a", 5, 1), ("a", 6, 2), ("b", 7, 3)))
-    peer.take_over()
-    peer.give(block(LEFT, ("b", 700, 4), ("c", 8, 5)))
-    assert sorted(row["v"] for row in peer.results) == [1, 3, 5]
 
 
 def test_latest_rows_come_at_the_end_over_several_batches() -> None:

@@ -267,21 +267,6 @@ def test_text_is_compressed_once(tmp_path, codec):
     assert (plain.suffix, plain.read_text()) == (".json", '{"n":7}\n')
 
 
-def test_a_release_without_roll_may_have_published_chunks(tmp_path):
-    """Chunks that a peer of the release before has published by itself are counted, and not merged a second time."""
-    plain = output(
-        TaskSpec(name="write", type="output", connector="files", options={"path": str(tmp_path), "format": "json"}),
-        "job-1",
-    )
-    listed = plain.stage(rows(1)) + plain.stage(rows(2))
-    plain.publish(listed)
-    listed += out(tmp_path).stage(rows(3))
-    rolled = roll(tmp_path, listed)
-    assert rolled is not None
-    assert (rolled.files, rolled.rows) == (3, 3)
-    assert numbers(tmp_path) == [1, 2, 3]
-
-
 def of_old_release(folder: Path, **options) -> FilesOutput:
     """What a peer of the release without roll writes with."""
     given = {"path": str(folder), "format": "json", **options}

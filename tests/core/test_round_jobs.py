@@ -49,10 +49,6 @@ def records(row: dict) -> dict:
     return row
 
 
-def rows_of(rows: pa.Table) -> pa.Table:
-    return rows
-
-
 def test_the_same_job_as_data() -> None:
     """A job file says the same as the builder, and ZooKeeper holds it."""
     job = a_job()
@@ -205,37 +201,6 @@ def test_what_cannot_be_with_rounds(code: str, changes: dict[str, Any], said: st
     ]
     assert [each.code for each in problems] == [code], problems
     assert said in problems[0].message
-
-
-def test_rounds_in_yaml() -> None:
-    """As docs/cycles.md has them."""
-    text = f"""
-name: points
-catalog:
-  - name: points
-    type: input
-    connector: kafka
-    options: {{topic: points, start: earliest, end: latest, schema: "{SCHEMA}"}}
-  - name: kmeans
-    type: function
-    max_peers: 1
-    fn: {HERE}:nearest
-    iterate:
-      state: cluster bigint
-      group_by: cluster
-      aggregate: {{x: mean, y: mean}}
-      start: [{{cluster: 0, x: 1.5, y: 2}}, {{cluster: 1, x: 0, y: 0.5}}]
-      results: aggregates
-  - {{name: out, type: output, connector: blackhole}}
-workflow: [[points, kmeans], [kmeans, out]]
-"""
-    import yaml
-
-    data = yaml.safe_load(text)
-    assert found(data) == []
-    iterate = read(data)[0].task("kmeans").iterate
-    assert iterate is not None
-    assert (iterate.start, iterate.results, iterate.most) == (CENTRES, "aggregates", 1_000)
 
 
 def test_what_cannot_come_before_and_after_rounds() -> None:

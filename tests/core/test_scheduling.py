@@ -20,7 +20,6 @@ from sardonyx.core.events import (
     FORMAT,
     TOO_OLD,
     Declined,
-    JobScaled,
     LinkFacts,
     LinksCreated,
     PeerBorn,
@@ -41,41 +40,12 @@ def running(spec: str, *sentences: str) -> World:
     return played(f"work is submitted: {spec}", "the links of work are made", *sentences)
 
 
-@pytest.mark.parametrize(
-    ("remark", "limit"),
-    [
-        ("4 partitions", 4),
-        ("4 partitions; write takes at most 3", 3),
-        ("4 partitions; write takes at most 30", 4),
-        ("4 partitions; write is sequential", 1),
-    ],
-)
-def test_how_many_peers_a_task_takes(remark: str, limit: int) -> None:
-    """No more than it may, and no more than there are partitions to read."""
-    world = running(f"read -> write; {remark}")
-    assert world.state.plans["work"].limit["write"] == limit
-
-
 def test_the_widest_link_counts() -> None:
     """A task that reads two links can have as many peers as the wider one has partitions."""
     world = played("work is submitted: a -> c, b -> c")
     facts = {"a.splits": LinkFacts(1), "b.splits": LinkFacts(1), "a.c": LinkFacts(2), "b.c": LinkFacts(5)}
     world.deliver(LinksCreated(job="work", links=facts))
     assert world.state.plans["work"].limit == {"a": 1, "b": 1, "c": 5}
-
-
-def test_more_peers_to_begin_than_a_task_takes() -> None:
-    """``min_peers`` beyond what the task can take would never come together; it is begun with what it takes."""
-    world = running("read -> write; read begins with 5; read takes at most 2", "P1, P2 are born")
-    assert list(world.state.jobs["work"].tasks["read"].peers) == ["P1", "P2"]
-
-
-def test_another_branch_goes_on() -> None:
-    """A task that waits for peers holds up what is behind it, and nothing else."""
-    world = running("a -> c, b -> d; a begins with 3", "P1 is born")
-    assert world.state.peers["P1"].assignment is not None
-    assert world.state.peers["P1"].assignment.task == "b"
-    assert scheduling.waits_for(world.state, "work") == 0
 
 
 def test_a_sealing_peer_is_not_preempted() -> None:
@@ -402,13 +372,6 @@ def test_a_decision_does_not_look_at_each_idle_peer(monkeypatch: pytest.MonkeyPa
         world.say(sentence)
     assert world.state.held["work"] == 300
     assert looked < 300 * 20
-
-
-def test_a_percentage_is_taken_back() -> None:
-    """0 takes it back, as it does for ``max_peers``."""
-    world = running("r -> s; r never ends; 50 percent; at most 3 peers")
-    world.deliver(JobScaled(job="work", percentage=0.0, max_peers=0))
-    assert (world.state.jobs["work"].percentage, world.state.jobs["work"].max_peers) == (None, None)
 
 
 def test_a_state_from_a_snapshot_decides_the_same(seed: int) -> None:

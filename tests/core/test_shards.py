@@ -210,19 +210,6 @@ def rows(*given: tuple[str, int, float]) -> list[dict]:
     return [{"user": user, "at": at, "ms": ms} for user, at, ms in given]
 
 
-def test_a_window_closes_when_the_clock_passes_its_end() -> None:
-    """Not before, and it counts what was written in several batches, by several peers."""
-    peer = Peer()
-    peer.give(rows(("a", 10, 5.0), ("b", 20, 1.0)), clock=30)
-    peer.take_over()
-    peer.give(rows(("a", 40, 7.0)), clock=MINUTE - 1)
-    assert peer.results == []
-    peer.take_over()
-    peer.give([], clock=MINUTE)
-    found = {row["user"]: (row["hits"], row["most"], row["final"]) for row in peer.results}
-    assert found == {"a": (2, 7.0, True), "b": (1, 1.0, True)}
-
-
 def test_a_batch_larger_than_a_message_goes_into_a_window_of_rows() -> None:
     """A function over whole windows is given all rows in their order, however large the batches were; also by the next peer."""
     peer = Peer(WindowSpec(kind="tumbling", size="1 min"))
@@ -255,18 +242,6 @@ def test_a_late_row_is_a_dead_letter_and_changes_no_window() -> None:
     peer.give([], clock=END)
     assert [(row["hits"], row["most"]) for row in peer.results] == [(1, 5.0), (1, 2.0)]
     assert peer.late == 1
-
-
-def test_a_plan_that_is_not_committed_leaves_nothing() -> None:
-    """The batch is read again, by the same peer or by another one, and counts once."""
-    peer = Peer()
-    lost = peer.batch(rows(("a", 10, 5.0)))
-    peer.shards.plan(lost)
-    peer.shards.dropped()
-    again = peer.batch(rows(("a", 10, 5.0)))
-    peer.commit(again, peer.shards.plan(again))
-    peer.give([], clock=END)
-    assert [row["hits"] for row in peer.results] == [1]
 
 
 def test_many_windows_close_over_several_batches() -> None:

@@ -44,10 +44,6 @@ class Shard:
         return entries_of(store), state
 
 
-def kinds(made: list[Message]) -> list[tuple[str, str]]:
-    return [tuple(dict(message.headers)[name].decode() for name in (messages.STATE, messages.SEQ)) for message in made]
-
-
 @pytest.fixture
 def shard() -> Shard:
     """Of five commits. In the fourth a round begins that is not through in the fifth."""
@@ -62,18 +58,6 @@ def shard() -> Shard:
 
 STATE = {b"b": 7, b"c": 3, b"d": 4, b"e": 5}
 """What it holds."""
-
-
-def test_what_is_restated_comes_before_what_changed(shard: Shard) -> None:
-    """A commit that restates an entry and removes it, removes it: the store is restated as it was before the commit."""
-    made = Shard(spare=0, piece=1)
-    made.commit({b"a": 1})
-    made.commit({b"a": 2})
-    made.commit({b"a": 3})
-    last = made.commit({b"a": None})
-    assert kinds(last) == [("again", "4 1/2"), ("delta", "4 2/2")]
-    assert made.restored(made.log.mark)[0] == {}
-    assert shard.restored(shard.log.mark)[0] == STATE
 
 
 def test_a_round_goes_on_with_the_next_peer(shard: Shard) -> None:
@@ -113,15 +97,6 @@ def test_the_log_may_begin_in_the_middle_of_what_is_not_needed() -> None:
     first = next(made.partition.committed(mark.low))
     assert re.fullmatch(rb"%d (\d+)/\d+" % mark.base, dict(first.headers)[messages.SEQ])[1] != b"1", "in the middle"
     assert made.restored(mark) == ({b"%d" % n: 8 for n in range(40)}, made.log.state)
-
-
-def test_a_large_commit_takes_several_messages() -> None:
-    """All of them are needed."""
-    made = Shard(max_bytes=1_000)
-    found = kinds(made.commit({b"%d" % number: number for number in range(500)}))
-    assert len(found) > 3
-    assert found[-1] == ("delta", f"1 {len(found)}/{len(found)}")
-    assert made.restored(made.log.mark)[0] == {b"%d" % number: number for number in range(500)}
 
 
 def test_nothing_changed_is_no_commit(shard: Shard) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,11 +84,3 @@ def test_the_coordinator_refuses_exactly_what_the_client_reports(workflow: list[
     spec = a_spec(workflow)
     refused = refusal("job-1", spec, None) is not None
     assert refused == bool(problems_of(spec, import_functions=False))
-
-
-@pytest.mark.parametrize("tasks", [["in", "out"], ["in", "one", "out", "one"]])
-def test_repeated_names_are_refused_by_both(tasks: list[str]):
-    """Two tasks of one name are refused; distinct names are not."""
-    spec = a_spec([("in", "out")] if len(tasks) == 2 else [("in", "one"), ("one", "out")], tasks)
-    refused = refusal("job-1", spec, None) is not None
-    assert refused == bool(problems_of(spec, import_functions=False)) == (len(tasks) == 4)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 from window_jobs import (
-    HERE,
-    WHOLE_YAML,
     a_job,
     each,
     found,
@@ -28,7 +23,6 @@ from sardonyx import (
     tumbling,
     wall,
 )
-from sardonyx.cli.app import app
 from sardonyx.cli.graph_text import draw
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.timing import RowTime, TimeSpec
@@ -134,14 +128,3 @@ def test_the_drawing_shows_times_and_windows():
     )
     assert "late rows of per-user" in text
     assert "calendar day Europe/Berlin" in text
-
-
-def test_check_shows_a_job_with_windows(tmp_path, monkeypatch):
-    """The command accepts the job, draws it and warns."""
-    monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(WHOLE_YAML.replace(f"{HERE}:top", "fns:top").replace(f"{HERE}:each", "fns:each"))
-    Path("fns.py").write_text("import pyarrow as pa\n\ndef top(rows: pa.Table): ...\n\ndef each(row: dict): ...\n")
-    result = CliRunner().invoke(app, ["check", "job.yaml"])
-    assert result.exit_code == 0, result.output
-    assert "tumbling 1 min" in result.stdout
-    assert result.stderr.count("warning: SX-WARN-") == 2

@@ -19,7 +19,7 @@ def same(row: dict) -> dict:
     return row
 
 job = Job("timed", partitions=3)
-read = job.input("read", kafka("{topic}", schema="n long, at timestamp", start="earliest"{end}),
+read = job.input("read", kafka("{topic}", schema="n long, at timestamp", start="earliest"),
                  time=event_time("at", delay="5 s"{idle}))
 first = job.task("first", same, after=read, max_peers=2, batch_size=20)
 job.output("out", kafka("{topic}-out"), after=job.task("second", same, after=first, batch_size=20))
@@ -29,8 +29,8 @@ START = 1_764_000_000
 """Seconds since 1970 of the first row."""
 
 
-def text(topic: str, end: str = "", idle: str = "") -> str:
-    return JOB.format(topic=topic, end=end, idle=idle)
+def text(topic: str, idle: str = "") -> str:
+    return JOB.format(topic=topic, idle=idle)
 
 
 def rows(*seconds: int) -> list[bytes]:
@@ -99,12 +99,3 @@ def test_an_idle_partition_holds_no_clock_back(house: House, tmp_path: Path) -> 
     house.put(topic, 1, *rows(200))
     awaited(handle, 195, "first", "second")
     house.clear()
-
-
-def test_a_bounded_job_with_times_ends(house: House, tmp_path: Path) -> None:
-    """Statements keep no partition from its end, and all records come out."""
-    topic = house.make_topic("bounded")
-    house.fill(topic, *rows(*range(200)))
-    handle = house.submit(tmp_path, text(topic, end=', end="latest"'))
-    house.completed(handle)
-    assert sorted(record["n"] for record in house.records(f"{topic}-out")) == list(range(200))

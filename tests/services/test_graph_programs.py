@@ -24,10 +24,6 @@ LINKS = [{"src": a, "dst": b, "km": float(1 + (a * b) % 5)} for a, b in KARATE.e
 ROADS = files("links.csv", format="csv", schema="src long, dst long, km double")
 
 
-def where_update(v: pa.Table, me: int) -> pa.Table:
-    return pa.table({"elsewhere": pa.array([os.getpid() != me] * len(v))})
-
-
 def raising_update(v: pa.Table, step: Superstep) -> pa.Table:
     if step.number == 1:
         raise ValueError("no more")
@@ -89,12 +85,6 @@ def test_both_forms_in_a_job() -> None:
     graph = KARATE.copy()
     nx.set_edge_attributes(graph, {(row["src"], row["dst"]): row["km"] for row in LINKS}, "km")
     assert values(far, "distance") == nx.single_source_dijkstra_path_length(graph, 16, weight="km")
-
-
-def test_a_program_runs_in_a_process_of_its_own() -> None:
-    """Not in that of the peer."""
-    job = a_job(where_update, state="elsewhere boolean", params={"me": os.getpid()})
-    assert set(values(job, "elsewhere").values()) == {True}
 
 
 def test_what_a_function_raises_fails_the_job() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +24,7 @@ from sardonyx import (
     kafka,
     tumbling,
 )
-from sardonyx.testing import ClockedRun, run_job
+from sardonyx.testing import run_job
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SCHEMA = "user string, at timestamp, amount bigint"
@@ -66,11 +65,6 @@ def running(given: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
     new = given.select(["user", "amount"]).rename_columns(["user", "total"])
     both = pa.concat_tables([state, new]).group_by("user").aggregate([("total", "sum")])
     return given, both.rename_columns(["user", "total"])
-
-
-def by_wall(row: dict, total: State[int], timers: Timers) -> None:
-    total.value += row["amount"]
-    timers.set(NOON + timedelta(hours=1), "hour", by="wall")
 
 
 def negated(row: dict) -> dict:
@@ -167,28 +161,3 @@ def test_a_task_is_fused_to_one_with_keyed_state(spark: SparkSession) -> None:
     job.output("out", blackhole(), after=job.task("negate", negated, after=spent, fuse=True))
     result = run_job(job, {"read": rows(("a", 1), ("b", 5))}, spark=spark)
     assert [row["total"] for row in result.rows("out")] == [-1, -6]
-
-
-def test_a_job_step_by_step(sardonyx_clocked: Callable[..., ClockedRun]) -> None:
-    """A timer fires when the clock comes to it, with the state that a peer before this one has left."""
-    run = sardonyx_clocked(a_job(later, on_timer=tell, params={"minutes": 5}), partitions=1)
-    run.give("read", rows(("a", 1), ("a", 3), ("b", 5)))
-    run.crash("spend")
-    run.clock("read", NOON + timedelta(minutes=6))
-    assert [(row["user"], row["total"]) for row in run.rows("spend") if row["total"] is not None] == [("a", 4)]
-    run.clock("read", NOON + timedelta(minutes=7))
-    assert [(row["user"], row["total"]) for row in run.rows("spend") if row["total"] is not None] == [
-        ("a", 4),
-        ("b", 5),
-    ]
-
-
-def test_timers_of_the_wall_step_by_step(sardonyx_clocked: Callable[..., ClockedRun]) -> None:
-    """They fire by the clock of the machine, which the test moves; also after a crash."""
-    run = sardonyx_clocked(a_job(by_wall, on_timer=tell), partitions=1, now=NOON)
-    run.give("read", rows(("a", 1), ("b", 5)))
-    run.advance("59 min")
-    assert run.rows("spend") == []
-    run.crash("spend")
-    run.advance("1 min")
-    assert sorted((row["user"], row["total"]) for row in run.rows("spend")) == [("a", 1), ("b", 5)]

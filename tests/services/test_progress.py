@@ -23,7 +23,7 @@ from sardonyx import Count, Job, event_time, kafka, tumbling
 def some(row: dict) -> list:
     return [row] if row["n"] % 3 else []
 
-job = Job("progress", partitions=3{options})
+job = Job("progress", partitions=3, lineage=True)
 read = job.input("read", kafka("{topic}", schema="n long, at timestamp", start="earliest"{end}), time=event_time("at"))
 kept = job.task("kept", some, after=read, max_peers=2, batch_size=20)
 count = job.window("count", tumbling("1 min"), after=kept, group_by="n", aggregate={{"hits": Count()}})
@@ -33,8 +33,8 @@ job.output("out", kafka("{topic}-out"), after=count)
 START = 1_764_000_000
 
 
-def text(topic: str, options: str = ", lineage=True", end: str = "") -> str:
-    return JOB.format(topic=topic, options=options, end=end)
+def text(topic: str, end: str = "") -> str:
+    return JOB.format(topic=topic, end=end)
 
 
 def rows(*seconds: int) -> list[bytes]:
@@ -53,10 +53,6 @@ def awaited(handle: JobHandle, what: str, there: Callable[[JobProgress], bool]) 
         return None
 
     return until(look, what=what, timeout=60)
-
-
-def told(found: JobProgress) -> list[tuple[int | None, int | None, list[str]]]:
-    return [(each.read, each.everywhere, each.held_by) for each in found.sources]
 
 
 def test_progress_follows_rows_through_functions_and_windows(house: House, tmp_path: Path) -> None:
@@ -125,17 +121,3 @@ def test_a_bounded_job_ends_with_all_rows_everywhere(house: House, tmp_path: Pat
     with pytest.raises(SardonyxError) as raised:
         handle.progress()
     assert raised.value.code == "SX-PROGRESS-GONE"
-
-
-def test_a_job_without_lineage_tells_what_it_can(house: House, tmp_path: Path) -> None:
-    """What is read is known; what is everywhere is not, as long as windows may hold rows."""
-    topic = house.make_topic("no-lineage")
-    house.put(topic, 0, *rows(1, 2))
-    handle = house.submit(tmp_path, text(topic, options=""))
-    found = awaited(handle, "rows that are read", lambda found: bool(found.sources) and found.sources[0].read == 2)
-    assert not found.lineage
-    assert told(found)[0] == (2, None, found.sources[0].held_by)
-    assert "count" in found.sources[0].held_by
-    shown = house.call("job", "progress", handle.id)
-    assert "not known" in shown.stdout
-    house.clear()

@@ -24,10 +24,6 @@ START = [{"cluster": n, "x": ROWS[n]["x"], "y": ROWS[n]["y"]} for n in range(4)]
 KMEANS: dict[str, Any] = {"state": "cluster bigint", "group_by": "cluster", "aggregate": {"x": "mean", "y": "mean"}}
 
 
-def where(rows: pa.Table, me: int) -> pa.Table:
-    return pa.table({"elsewhere": pa.array([os.getpid() != me] * len(rows))})
-
-
 def raising(rows: pa.Table) -> pa.Table:
     raise ValueError("no more")
 
@@ -74,12 +70,6 @@ def test_kmeans_in_a_job() -> None:
         ("rounds_not_converged", "warning", "limit", 900, 2),
         ("rounds_computed", "info", "converged", 900, number),
     ]
-
-
-def test_the_function_runs_in_a_process_of_its_own() -> None:
-    """Not in that of the peer."""
-    rows = results(a_job(where, state="elsewhere boolean", params={"me": os.getpid()}))
-    assert [row["elsewhere"] for row in rows] == [True] * 900
 
 
 def test_what_a_function_raises_fails_the_job() -> None:
