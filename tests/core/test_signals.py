@@ -17,7 +17,7 @@ with heard([signal.SIGUSR1, signal.SIGTERM], told.put):
     other.start()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         threading.Timer(0.2, signal.pthread_kill, (other.ident, number)).start()
-        print(told.get(timeout=10) == number)
+        print(told.get(timeout=40) == number)
 print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
 
@@ -36,18 +36,32 @@ def test_a_signal_to_another_thread_is_heard_while_the_main_one_waits() -> None:
 
 
 WOKEN_BY_NOBODY = """
-import queue, signal, threading
+import queue, signal, sys, threading, time
 
-told = queue.SimpleQueue()
+sys.setswitchinterval(1000)  # so a thread gives way only where it waits: whoever is found in `wait` is asleep in there
+told, sent = queue.SimpleQueue(), threading.Event()
 signal.signal(signal.SIGUSR1, lambda number, _: told.put(number))
 other = threading.Thread(target=threading.Event().wait, daemon=True)
 other.start()
-threading.Timer(0.2, signal.pthread_kill, (other.ident, signal.SIGUSR1)).start()
-try:
+
+def wait():
     told.get(timeout=1)
-    print("heard")
-except queue.Empty:
-    print("slept")
+
+def send():
+    while sys._current_frames()[threading.main_thread().ident].f_code is not wait.__code__:
+        time.sleep(0.01)
+    sent.set()
+    signal.pthread_kill(other.ident, signal.SIGUSR1)
+
+threading.Thread(target=send).start()
+found = "slept"
+while found == "slept" and not sent.is_set():  # on a slow machine it may be sent only after a wait
+    try:
+        wait()
+        found = "heard"
+    except queue.Empty:
+        pass
+print(found)
 """
 
 
