@@ -8,8 +8,11 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
+PATIENCE = 60.0
+"""Seconds that a test waits for what must come. They pass only if it does not come; a busy machine may stand still for ten."""
 
-def until(condition: Callable[[], Found], *, what: str, timeout: float = 30) -> Found:
+
+def until(condition: Callable[[], Found], *, what: str, timeout: float = PATIENCE) -> Found:
     """Ask until the answer is truthy, and return that answer.
 
     Args:

@@ -33,7 +33,7 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark
 from sardonyx.state.restore import Restore
 from sardonyx.state.undo import UndoChange, after
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 TOPIC = "test.job.count.state"
 PLACE = Place(TOPIC, 0)
@@ -244,7 +244,7 @@ def running() -> Iterator[tuple[StandbyShards, list[Client]]]:
         clients.append(Client())
         return clients[-1]
 
-    shards = StandbyShards(made, patience=0.2)
+    shards = StandbyShards(made, patience=PATIENCE)
     thread = threading.Thread(target=shards.run)
     thread.start()
     yield shards, clients
@@ -279,6 +279,7 @@ def test_a_peer_waits_for_the_end_of_the_log(running: Any) -> None:
 def test_a_peer_does_not_wait_without_end(running: Any) -> None:
     """If nothing comes, it reads the log itself."""
     shards, clients = running
+    shards._patience = 0.2
     shards.follow([Task(Mark(1))])
     until(lambda: clients and clients[0].reads, what="the log to be read")
     assert shards.take(PLACE, lambda: 10) is None
