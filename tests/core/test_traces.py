@@ -22,6 +22,7 @@ from peer.traces import TraceTeller
 from sardonyx.core.errors import SetupError
 from sardonyx.core.telemetry import BatchTold
 from sardonyx.runtime.settings import Settings, load_settings
+from tests.waiting import PATIENCE
 
 COMMITTED = BatchTold(
     job="flights-k3x9qa",
@@ -75,6 +76,13 @@ class Collector:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the last spans take longer than a daemon waits for them."""
+    monkeypatch.setattr(traces, "LAST", PATIENCE)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{PATIENCE:g}")  # after that it would send them once more
+
+
+@pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
     thread = threading.Thread(target=made.server.serve_forever)
@@ -85,6 +93,7 @@ def collector() -> Iterator[Collector]:
     made.server.server_close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_batch_is_a_span_and_its_steps_are_spans_within_it() -> None:
     """It ends when the batch ended. The steps follow one another, with their durations, and fill it."""
     exporter = InMemorySpanExporter()
@@ -109,6 +118,7 @@ def test_a_batch_is_a_span_and_its_steps_are_spans_within_it() -> None:
     assert (told["sardonyx.rows_out"], told["sardonyx.dead"], told["sardonyx.outcome"]) == (49, 1, "committed")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_share_of_batches_is_traced_and_every_one_that_was_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cause stands in the status of its span."""
     exporter = InMemorySpanExporter()
@@ -124,6 +134,7 @@ def test_a_share_of_batches_is_traced_and_every_one_that_was_not_committed(monke
     assert (batches[-1].status.status_code, batches[-1].status.description) == (StatusCode.ERROR, "the group moved")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_collector_gets_them_over_http(monkeypatch: pytest.MonkeyPatch, collector: Collector) -> None:
     """Where OpenTelemetry's variables say, under the name that they say; a daemon that ends sends the last ones."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
