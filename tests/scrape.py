@@ -7,12 +7,14 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.waiting import PATIENCE
+
 
 def get(address: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
     """Status, content type and body."""
     request = urllib.request.Request(address, headers=headers, method=method)  # noqa: S310 - of a daemon of the test
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

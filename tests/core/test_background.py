@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from sardonyx.runtime.background import BackgroundThread
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def test_calls_run_in_order_behind_the_first_one() -> None:
@@ -25,7 +25,7 @@ def test_calls_run_in_order_behind_the_first_one() -> None:
 
     one, two, three = aside.submit(lambda: ran.append(1)), aside.submit(fail), aside.submit(lambda: 3)
     aside.close()
-    assert three.result(10) == 3
+    assert three.result(PATIENCE) == 3
     assert one.result(0) is None
     with pytest.raises(SystemExit):
         two.result(0)
@@ -40,9 +40,9 @@ def test_what_a_call_has_given_is_not_kept() -> None:
 
     aside = BackgroundThread("aside")
     future = aside.submit(Batch)
-    batch = weakref.ref(future.result(10))
+    batch = weakref.ref(future.result(PATIENCE))
     del future
-    until(lambda: batch() is None, what="the batch to be freed", timeout=10)
+    until(lambda: batch() is None, what="the batch to be freed")
     aside.close()
 
 

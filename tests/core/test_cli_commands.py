@@ -15,6 +15,7 @@ from sardonyx.cli.app import app
 from sardonyx.cli.call import Call, local
 from sardonyx.client.ids import find_job, find_peer, new_id
 from sardonyx.core.errors import SardonyxError
+from tests.waiting import PATIENCE
 
 COMMANDS = [
     ["run"],
@@ -298,7 +299,7 @@ with stop_request() as stop:
     while not stop.wait(60):
         pass
     print("asked", flush=True)
-    time.sleep(60)  # work that takes longer than the test waits: only the second signal ends it
+    time.sleep(200)  # work that takes longer than the test waits: only the second signal ends it
 """
 
 
@@ -311,4 +312,4 @@ def test_the_first_signal_asks_and_the_second_one_stops_at_once(number: signal.S
         process.send_signal(number)
         assert process.stdout.readline() == "asked\n"
         process.send_signal(number)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130

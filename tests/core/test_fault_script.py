@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 BUSY = """
 import sys, time
 from sardonyx.runtime.failpoints import failpoint
-for number in range(2000):
+for number in range(100_000):
     print(number, flush=True)
     failpoint("passed")
-    time.sleep(0.01)  # so that it lives for 20 s if no fault ends it, longer than a test
+    time.sleep(0.01)  # so that it lives for a quarter of an hour if no fault ends it, longer than a test
 """
 
 

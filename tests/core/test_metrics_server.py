@@ -24,6 +24,7 @@ from sardonyx.runtime.metrics import REGISTRY, Counter, Gauge, Histogram, Regist
 from sardonyx.runtime.metrics_server import served
 from sardonyx.runtime.settings import load_settings
 from tests.scrape import get
+from tests.waiting import PATIENCE
 
 BUDGET = 2_000
 """Series of a daemon."""
@@ -82,7 +83,7 @@ def test_probes_say_why(address: str, answers: dict[str, str]) -> None:
     assert get(f"{address}/livez")[0] == get(f"{address}/readyz?verbose")[0] == 200
     answers["ready"] = "the daemon drains"
     assert get(f"{address}/readyz") == (503, "text/plain; charset=utf-8", "the daemon drains\n")
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 10) as asked:
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE) as asked:
         asked.sendall(b"HEAD /readyz HTTP/1.0\r\n\r\n")
         answer = asked.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.0 503 ")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sardonyx.runtime.retrying_worker import RetryingWorker
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 Make = Callable[..., RetryingWorker]
 
@@ -38,7 +38,7 @@ def test_work_is_repeated_until_it_is_done(make: Make) -> None:
     worker = make()
     worker.submit("a", attempt)
     worker.submit("b", lambda _number: attempts.put(0) is None)
-    assert sorted(attempts.get(timeout=10) for _ in range(5)) == [0, 1, 2, 3, 4]
+    assert sorted(attempts.get(timeout=PATIENCE) for _ in range(5)) == [0, 1, 2, 3, 4]
     assert attempts.empty()
 
 
@@ -53,7 +53,7 @@ def test_pieces_of_one_key_keep_their_order(make: Make) -> None:
     worker = make(threads=4)
     worker.submit("a", first)
     worker.submit("a", lambda _number: did.put("second") is None)
-    assert [did.get(timeout=10) for _ in range(4)] == ["first 1", "first 2", "first 3", "second"]
+    assert [did.get(timeout=PATIENCE) for _ in range(4)] == ["first 1", "first 2", "first 3", "second"]
 
 
 def test_no_key_waits_for_one_that_pauses(make: Make) -> None:
@@ -69,9 +69,9 @@ def test_no_key_waits_for_one_that_pauses(make: Make) -> None:
     for key in range(5):
         worker.submit(key, fails)
     for _ in range(5):
-        assert failed.acquire(timeout=10)
+        assert failed.acquire(timeout=PATIENCE)
     worker.submit("other", lambda _number: done.set() is None)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
 
 
 def test_only_so_many_pieces_run_at_once_in_threads_that_are_started_when_needed(make: Make) -> None:
@@ -81,19 +81,19 @@ def test_only_so_many_pieces_run_at_once_in_threads_that_are_started_when_needed
 
     def waits(_number: int) -> bool:
         running.release()
-        return release.wait(10)
+        return release.wait(PATIENCE)
 
     worker = make(threads=3)
     assert set(threading.enumerate()) <= before
     for key in range(9):
         worker.submit(key, waits)
     for _ in range(3):
-        assert running.acquire(timeout=10)
+        assert running.acquire(timeout=PATIENCE)
     assert not running.acquire(timeout=0.1)
     assert len(set(threading.enumerate()) - before) == 3
     release.set()
     for _ in range(6):
-        assert running.acquire(timeout=10)
+        assert running.acquire(timeout=PATIENCE)
 
 
 def test_nothing_is_begun_after_the_end(make: Make) -> None:
@@ -113,6 +113,6 @@ def test_nothing_is_begun_after_the_end(make: Make) -> None:
     assert worker.closed
     worker.submit("b", fails)
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert attempts == [1]

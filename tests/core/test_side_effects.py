@@ -17,6 +17,7 @@ from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts, LinksCreated, LinksDeleted, LinksDropped, LinksFailed
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Condition, Runtime
+from tests.waiting import PATIENCE
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 FACTS = {"a.b": LinkFacts(4)}
@@ -78,9 +79,9 @@ def test_effects_end_as_events(start: Start) -> None:
     """Made and removed links come back with what was found."""
     worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, {"t": {"orders": [7, None]}})]))
     worker.submit(1, CreateLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
+    assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS)
     worker.submit(2, DeleteLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksDeleted(
+    assert done.get(timeout=PATIENCE) == LinksDeleted(
         job="j1", counts={"t": Counts(3, 2)}, positions={"t": {"orders": [7, None]}}
     )
 
@@ -99,15 +100,15 @@ def test_effects_of_a_change_end_as_events(start: Start) -> None:
     )
     worker.submit(1, ChangeLinks("j1"), SPEC, rewired)
     created = LinksCreated(job="j1", links=FACTS, revision=2, since={"t": {"orders": [7, None]}})
-    assert done.get(timeout=10) == created
+    assert done.get(timeout=PATIENCE) == created
     worker.submit(2, ChangeLinks("j1"), SPEC, rewired)
-    assert done.get(timeout=30) == LinksCreated(job="j1", links=FACTS, revision=2)
+    assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS, revision=2)
     worker.submit(3, ChangeLinks("j1"), SPEC, rewired)
-    event = done.get(timeout=10)
+    event = done.get(timeout=PATIENCE)
     assert isinstance(event, LinksFailed)
     assert (event.error.code, event.revision) == ("SX-X", 2)
     worker.submit(4, DropLinks("j1"), SPEC, rewired)
-    assert done.get(timeout=10) == LinksDropped(job="j1", revision=2)
+    assert done.get(timeout=PATIENCE) == LinksDropped(job="j1", revision=2)
 
 
 def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
@@ -115,7 +116,7 @@ def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
     script = Script(create=[InputError("SX-KAFKA-TOPIC-MISSING", "no topic", where={"topic": "t"})])
     worker, done = start(script)
     worker.submit(1, CreateLinks("j1"), SPEC)
-    event = done.get(timeout=10)
+    event = done.get(timeout=PATIENCE)
     assert isinstance(event, LinksFailed)
     assert (event.error.code, event.error.where) == ("SX-KAFKA-TOPIC-MISSING", {"topic": "t", "job": "j1"})
     assert len(script.calls) == 1
@@ -125,11 +126,11 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     """A failure that is not an answer is tried again. If it stays, the job fails with the traceback, cut to fit the log."""
     worker, done = start(Script(create=[OSError("away"), OSError("away"), FACTS]))
     worker.submit(1, CreateLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksCreated(job="j1", links=FACTS)
+    assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS)
     script = Script(create=[OSError("x" * 100_000)])
     worker, done = start(script)
     worker.submit(1, CreateLinks("j2"), SPEC)
-    event = done.get(timeout=10)
+    event = done.get(timeout=PATIENCE)
     assert event.error.code == "SX-UNEXPECTED"
     assert len(event.error.traceback) <= TRACEBACK_KEPT
     assert len(script.calls) == side_effects.ATTEMPTS
@@ -170,7 +171,7 @@ def test_a_job_whose_topics_the_coordinator_may_not_make_fails_within_ten_second
     worker = LinksWorker(script, done.put, runtime=clock)
     with capture_logs() as logged:
         worker.submit(1, CreateLinks("j1"), SPEC)
-        event = done.get(timeout=10)
+        event = done.get(timeout=PATIENCE)
         worker.close()
     assert isinstance(event, LinksFailed)
     assert event.error.code == "SX-KAFKA-DENIED"
@@ -185,7 +186,7 @@ def test_removing_links_is_never_given_up(start: Start) -> None:
     """Whatever it raises, however often, it is tried again until it is done."""
     worker, done = start(Script(delete=[SetupError("SX-KAFKA-REFUSED", "no")] * 12 + [OSError("away"), LastCommits()]))
     worker.submit(1, DeleteLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksDeleted(job="j1")
+    assert done.get(timeout=PATIENCE) == LinksDeleted(job="j1")
 
 
 def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(start: Start) -> None:
@@ -195,7 +196,7 @@ def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(sta
     class Links(Script):
         def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
             if job == "slow":
-                release.wait(10)
+                release.wait(PATIENCE)
             return super().create_links(job, spec)
 
         def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
@@ -210,10 +211,10 @@ def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(sta
     worker.submit(20, CreateLinks("slow"), SPEC)
     worker.submit(21, DeleteLinks("slow"), SPEC)
     worker.submit(22, CreateLinks("quick"), SPEC)
-    assert done.get(timeout=10) == LinksCreated(job="quick", links=FACTS)
+    assert done.get(timeout=PATIENCE) == LinksCreated(job="quick", links=FACTS)
     assert script.calls == ["create quick"]
     release.set()
-    assert [type(done.get(timeout=10)) for _ in range(2)] == [LinksCreated, LinksDeleted]
+    assert [type(done.get(timeout=PATIENCE)) for _ in range(2)] == [LinksCreated, LinksDeleted]
     assert script.calls == ["create quick", "create slow", "delete slow"]
 
 
@@ -222,7 +223,7 @@ def test_more_facts_than_the_log_takes_fail_the_job(start: Start) -> None:
     wide = {f"a.{n}": LinkFacts(1000, [10**9] * 1000, [10**9] * 1000) for n in range(20)}
     worker, done = start(Script(create=[wide]))
     worker.submit(1, CreateLinks("j1"), SPEC)
-    event = done.get(timeout=10)
+    event = done.get(timeout=PATIENCE)
     assert event.error.code == "SX-JOB-TOO-MANY-PARTITIONS"
     assert "20,000 partitions" in event.error.message
 
@@ -232,7 +233,7 @@ def test_more_positions_than_the_log_takes_are_left_out(start: Start) -> None:
     wide = {"t": {"orders": [10**12] * 10_000}}
     worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, wide)]))
     worker.submit(1, DeleteLinks("j1"), SPEC)
-    assert done.get(timeout=10) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
+    assert done.get(timeout=PATIENCE) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
 
 
 def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
@@ -241,12 +242,12 @@ def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
 
     def answer() -> dict[str, LinkFacts]:
         running.set()
-        release.wait(10)
+        release.wait(PATIENCE)
         return FACTS
 
     worker, done = start(Script(create=[answer]))
     worker.submit(1, CreateLinks("j1"), SPEC)
-    assert running.wait(10)
+    assert running.wait(PATIENCE)
     worker.close()
     release.set()
     with pytest.raises(queue.Empty):

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from coordinator.loop.slot_fencing import THREADS, SlotFencer
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
+from tests.waiting import PATIENCE
 
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)
@@ -60,7 +61,7 @@ def test_a_slot_that_was_left_is_fenced(start: Start) -> None:
     fences, kafka = start()
     fences.submit(1, ONE, SPEC)
     fences.submit(2, OTHER, SPEC)
-    assert {kafka.fenced.get(timeout=10), kafka.fenced.get(timeout=10)} == {ONE, OTHER}
+    assert {kafka.fenced.get(timeout=PATIENCE), kafka.fenced.get(timeout=PATIENCE)} == {ONE, OTHER}
 
 
 def test_a_slot_that_a_peer_has_taken_meanwhile_is_left_alone(start: Start) -> None:
@@ -68,7 +69,7 @@ def test_a_slot_that_a_peer_has_taken_meanwhile_is_left_alone(start: Start) -> N
     fences, kafka = start(vacant=lambda slot: slot == OTHER)
     fences.submit(1, ONE, SPEC)
     fences.submit(2, OTHER, SPEC)
-    assert kafka.fenced.get(timeout=10) == OTHER
+    assert kafka.fenced.get(timeout=PATIENCE) == OTHER
     assert kafka.fenced.empty()
 
 
@@ -92,9 +93,9 @@ def test_a_fence_that_fails_holds_no_other_up(start: Start) -> None:
         fences, kafka = start(meanwhile=breaks)
         fences.submit(1, ONE, SPEC)
         fences.submit(2, OTHER, SPEC)
-        assert kafka.fenced.get(timeout=10) == OTHER
+        assert kafka.fenced.get(timeout=PATIENCE) == OTHER
         # Each leaves its group after the log line about its fence, in the same thread.
-        assert {kafka.dismissed.get(timeout=10) for _ in range(2)} == {ONE, OTHER}
+        assert {kafka.dismissed.get(timeout=PATIENCE) for _ in range(2)} == {ONE, OTHER}
         fences.close()
     assert any(line.get("error") == "Kafka is away" and line["job"] == "j1" for line in told)
 
@@ -105,15 +106,15 @@ def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:
 
     def waits(_slot: Slot) -> None:
         running.release()
-        assert release.wait(10)
+        assert release.wait(PATIENCE)
 
     fences, kafka = start(meanwhile=waits)
     for number in range(most):
         fences.submit(number, Slot("j1", "work", number), SPEC)
-    assert all(running.acquire(timeout=10) for _ in range(THREADS))
+    assert all(running.acquire(timeout=PATIENCE) for _ in range(THREADS))
     assert not running.acquire(timeout=0.1)
     release.set()
-    assert len({kafka.fenced.get(timeout=10) for _ in range(most)}) == most
+    assert len({kafka.fenced.get(timeout=PATIENCE) for _ in range(most)}) == most
 
 
 def test_a_slots_place_in_its_group_is_given_up_after_its_transaction(start: Start) -> None:
@@ -134,7 +135,7 @@ def test_a_slots_place_in_its_group_is_given_up_after_its_transaction(start: Sta
     fences, kafka = start(vacant=vacant, meanwhile=meanwhile)
     fences.submit(1, ONE, SPEC)
     fences.submit(2, OTHER, SPEC)
-    assert sorted(asked.get(timeout=10) for _ in range(4)) == [ONE, ONE, OTHER, OTHER]
-    assert kafka.dismissed.get(timeout=10) == OTHER
-    assert kafka.fenced.get(timeout=10) == ONE
+    assert sorted(asked.get(timeout=PATIENCE) for _ in range(4)) == [ONE, ONE, OTHER, OTHER]
+    assert kafka.dismissed.get(timeout=PATIENCE) == OTHER
+    assert kafka.fenced.get(timeout=PATIENCE) == ONE
     assert kafka.dismissed.empty()

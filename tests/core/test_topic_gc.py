@@ -8,6 +8,7 @@ from collections.abc import Collection
 from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
 from sardonyx.core.redoing import redo_spec
 from sardonyx.core.spec import JobSpec, TaskSpec
+from tests.waiting import PATIENCE
 
 
 class Kafka:
@@ -29,7 +30,7 @@ def test_it_is_tried_until_kafka_is_there() -> None:
     """With the same jobs each time."""
     kafka = Kafka(away=2)
     TopicCollector(kafka.forget, pause=0.001).collect(["a", "b"])
-    assert kafka.done.wait(10)
+    assert kafka.done.wait(PATIENCE)
     assert kafka.asked == [("a", "b")] * 3
 
 
@@ -48,7 +49,7 @@ def test_what_is_asked_for_meanwhile_is_added() -> None:
 
     swept = TopicCollector(forget, pause=0.001)
     swept.collect(["a"])
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     assert asked == [("a",), ("a", "b", "c")]
 
 
@@ -85,8 +86,8 @@ def test_closing_ends_the_waiting() -> None:
     before = set(threading.enumerate())
     swept = TopicCollector(forget)
     swept.collect(["a"])
-    assert failed.wait(10)
+    assert failed.wait(PATIENCE)
     swept.close()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
