@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from sardonyx.runtime.metrics import REGISTRY
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +28,13 @@ def metrics_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A metric has room for so many series only, and other tests have counted in this process."""
     for metric in REGISTRY.families:
         monkeypatch.setattr(metric, "_series", {})
+
+
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    """For tests of what has threads. One that went on would log and count in a later test, and draw from its `random`."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), f"the thread {thread.name} goes on after its test"

@@ -12,6 +12,8 @@ import pytest
 from sardonyx.runtime.background import BackgroundThread
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 
 def test_calls_run_in_order_behind_the_first_one() -> None:
     """On one thread, the first call before all others; what a call gives or raises is in its future."""

@@ -13,6 +13,8 @@ from sardonyx.testing import faults
 from sardonyx.testing.faults import Daemon, kill_at, pause_at
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 ROOT = Path(__file__).parents[2]
 BUSY = """
 import sys, time

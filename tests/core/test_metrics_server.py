@@ -26,6 +26,8 @@ from sardonyx.runtime.settings import load_settings
 from tests.scrape import get
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 BUDGET = 2_000
 """Series of a daemon."""
 CLOSED = {

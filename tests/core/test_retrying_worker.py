@@ -11,6 +11,8 @@ import pytest
 from sardonyx.runtime.retrying_worker import RetryingWorker
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 Make = Callable[..., RetryingWorker]
 
 

@@ -19,6 +19,8 @@ from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Condition, Runtime
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 FACTS = {"a.b": LinkFacts(4)}
 

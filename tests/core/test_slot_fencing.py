@@ -14,6 +14,8 @@ from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 SPEC = JobSpec(name="j", workflow=[], catalog=[])
 ONE, OTHER = Slot("j1", "work", 0), Slot("j1", "work", 1)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
+import pytest
+
 from coordinator.loop.topic_gc import TopicCollector, readers_of_letters
 from sardonyx.core.redoing import redo_spec
 from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 class Kafka:
@@ -29,8 +33,10 @@ class Kafka:
 def test_it_is_tried_until_kafka_is_there() -> None:
     """With the same jobs each time."""
     kafka = Kafka(away=2)
-    TopicCollector(kafka.forget, pause=0.001).collect(["a", "b"])
+    swept = TopicCollector(kafka.forget, pause=0.001)
+    swept.collect(["a", "b"])
     assert kafka.done.wait(PATIENCE)
+    swept.close()
     assert kafka.asked == [("a", "b")] * 3
 
 
@@ -50,6 +56,7 @@ def test_what_is_asked_for_meanwhile_is_added() -> None:
     swept = TopicCollector(forget, pause=0.001)
     swept.collect(["a"])
     assert done.wait(PATIENCE)
+    swept.close()
     assert asked == [("a",), ("a", "b", "c")]
 
 

@@ -24,6 +24,8 @@ from sardonyx.core.telemetry import BatchTold
 from sardonyx.runtime.settings import Settings, load_settings
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("threads_end")
+
 COMMITTED = BatchTold(
     job="flights-k3x9qa",
     task="label",
