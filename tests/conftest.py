@@ -30,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED  # one seed for all chance in a session
     import hypothesis
 
-    hypothesis.settings.register_profile("sardonyx", deadline=None, print_blob=True)  # a busy machine is no failure
+    slow = [hypothesis.HealthCheck.too_slow]
+    # A busy machine is no failure.
+    hypothesis.settings.register_profile("sardonyx", deadline=None, suppress_health_check=slow, print_blob=True)
     hypothesis.settings.load_profile("sardonyx")
     hypothesis.core.global_force_seed = SEED
     for name in [name for name in os.environ if name.startswith("SARDONYX__")]:
