@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
 
     def make(
         vacant: Callable[[Slot], bool] = lambda _slot: True,
-        lasting: float = 60,
+        lasting: float = 3600,
         meanwhile: Callable[[Slot], None] = lambda _slot: None,
     ) -> tuple[SlotFencer, Kafka]:
         kafka = Kafka(meanwhile)
