@@ -12,6 +12,8 @@ import pytest
 pytest_plugins = ("sardonyx.testing.plugin",)
 
 SERVICES = Path(__file__).parent / "services"
+ON_SERVICES = 900
+"""Seconds after which a test on services hangs: several waits of `tests.waiting`, and five times what any of them takes."""
 # In the environment, so that the processes that share the tests have one seed.
 SEED = int(os.environ.setdefault("SARDONYX_SEED", "") or random.SystemRandom().randrange(2**32))
 os.environ["SARDONYX_SEED"] = str(SEED)
@@ -47,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVICES in item.path.parents:
             item.add_marker(pytest.mark.services)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(ON_SERVICES))
     # The longest first, so that no process is left alone with one of them in the end.
     items.sort(key=lambda item: -DURATIONS.get(item.nodeid.partition("::")[0], 0.0))
 

@@ -48,7 +48,7 @@ def schema_registry() -> Iterator[str]:
                 except (urllib.error.URLError, TimeoutError, ConnectionError):
                     return None
 
-            yield until(answers, what="the schema registry to answer", timeout=120)
+            yield until(answers, what="the schema registry to answer")
 
 
 def _jar() -> Path:

@@ -172,7 +172,7 @@ class ChangeRun(Striking):
                 helper.start()
             moments: list[tuple[int, LinksCreated]] = []
             try:
-                until(lambda: flow.sight.count > 0, what="first records", timeout=90)
+                until(lambda: flow.sight.count > 0, what="first records")
                 self._tell("the job is going")
                 moments = self._changes(scene, flow, handle)
                 scene.finishing.set()

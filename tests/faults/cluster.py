@@ -120,7 +120,7 @@ class Cluster(contextlib.ExitStack):
         self.mend()
         _warm(self.services.kafka)
         self.client = self.enter_context(Client(settings=self.settings))
-        until(lambda: len(self.client.peers()) >= peers * virtual, what="all peers to be registered", timeout=120)
+        until(lambda: len(self.client.peers()) >= peers * virtual, what="all peers to be registered")
 
     def _settings(self, zookeeper: str, kafka: str, session: float) -> Settings:
         return load_settings(
@@ -172,7 +172,7 @@ class Cluster(contextlib.ExitStack):
             found = self.whose(int(pid))
             return found[0] if found and found[0].process is found[1] else None
 
-        return until(leading, what="a coordinator that leads", timeout=60)
+        return until(leading, what="a coordinator that leads")
 
     # Servers
 
@@ -188,7 +188,7 @@ class Cluster(contextlib.ExitStack):
             modes = [four_letters(address, "srvr") for address in addresses]
             return next((f"zookeeper{n}" for n, mode in enumerate(modes, 1) if "Mode: leader" in mode), None)
 
-        return until(leading, what="a ZooKeeper server that leads", timeout=60)
+        return until(leading, what="a ZooKeeper server that leads")
 
     def kafka_controller(self) -> str:
         """The name of the broker whose controller leads the others, as they keep it beside their metadata."""
@@ -202,7 +202,7 @@ class Cluster(contextlib.ExitStack):
             _, leader = max(votes, default=(0, -1))
             return f"kafka{leader}" if leader > 0 else None
 
-        return until(leading, what="a controller that leads", timeout=60)
+        return until(leading, what="a controller that leads")
 
     # Logs
 
@@ -235,7 +235,7 @@ def _warm(kafka: str) -> None:
             return True
         return False
 
-    until(answers, what="Kafka to know its groups", timeout=60)
+    until(answers, what="Kafka to know its groups")
     consumer.close()
 
 

@@ -87,7 +87,7 @@ class Feed:
             for source, place in enumerate(self.places):
                 while True:
                     self.arrived()
-                    high = until(lambda place=place: _bounds(consumer, place), what="a leader", timeout=60)[1]
+                    high = until(lambda place=place: _bounds(consumer, place), what="a leader")[1]
                     if high >= self.end:
                         break
                     for number in range(self.sent[source], self.sent[source] + self.end - high):
@@ -163,7 +163,7 @@ class Flow:
         new = [NewTopic(topic, num_partitions=PARTITIONS) for topic in topics]
         for future in admin.create_topics(new).values() if new else ():
             future.result(30)
-        until(lambda: set(topics) <= set(admin.list_topics(timeout=10).topics), what="the topics to be known")
+        until(lambda: set(topics) <= set(admin.list_topics(timeout=60).topics), what="the topics to be known")
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -199,7 +199,7 @@ class Flow:
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
-            until(lambda: self.sight.count >= final.count, what="the reader to have seen all", timeout=20)
+            until(lambda: self.sight.count >= final.count, what="the reader to have seen all")
         self.close()
         gone = 0
         for place, seen in self.sight.places.items():
@@ -249,7 +249,7 @@ class Flow:
 
     def _letters(self) -> Iterator[bytes]:
         """The records of the job's dead letters, which stand on topics named by its id."""
-        for topic in AdminClient(self.config).list_topics(timeout=30).topics:
+        for topic in AdminClient(self.config).list_topics(timeout=60).topics:
             if topic.endswith(".dead") and topic.split(".")[1].startswith(f"{self.name}-"):
                 for _, value in self._all(topic, 1):
                     yield json.dumps(row_of(value).to_pylist()[0]).encode()
@@ -289,7 +289,7 @@ class Flow:
 def _bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """The first offset of a partition and the one after its last. A broker that was killed may not lead it again yet."""
     try:
-        found: tuple[int, int] = consumer.get_watermark_offsets(place, timeout=30)
+        found: tuple[int, int] = consumer.get_watermark_offsets(place, timeout=60)
     except KafkaException as error:
         raise AssertionError(str(error)) from error
     return found

@@ -235,7 +235,7 @@ class Run(Striking):
     def _faults(self, scene: Scene, plan: list[str]) -> list[threading.Thread]:
         strikes: list[threading.Thread] = []
         for number, kind in enumerate(plan):
-            until(lambda: sum(s.is_alive() for s in strikes) < self._options.lanes, what="a fault's end", timeout=120)
+            until(lambda: sum(s.is_alive() for s in strikes) < self._options.lanes, what="a fault's end")
             self._share = 0.9 * number / len(plan)
             strikes.append(self._strike(scene, kind))
             if self._options.lanes == 1:
@@ -248,7 +248,7 @@ class Run(Striking):
         def over() -> bool:
             return all(fault.recovered is not None or not fault.marks for fault in self.faults)
 
-        until(over, what=f"{kind} to be got over", timeout=90)
+        until(over, what=f"{kind} to be got over")
 
     def _strike(self, scene: Scene, kind: str) -> threading.Thread:
         def struck(whom: str, began: float) -> None:

@@ -166,7 +166,7 @@ def _asked(ask: Callable[[], T], what: str) -> T:
         return bool(found)
 
     try:
-        until(asked, what=what, timeout=90)
+        until(asked, what=what)
     except AssertionError as error:
         raise AssertionError(f"{error}: {errors[-1:]}") from error
     return found[0]

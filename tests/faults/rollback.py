@@ -262,7 +262,7 @@ class RollbackRun:
         assert found is not None
         self._compare("the state in the end", found["keep"], None)
         wanted = windows_of(self._rows)
-        until(lambda: len(self._given(cluster)) >= len(wanted), what="all windows", timeout=60)
+        until(lambda: len(self._given(cluster)) >= len(wanted), what="all windows")
         self._judge(wanted, self._given(cluster), times)
         handle.kill()
 

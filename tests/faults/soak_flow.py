@@ -120,7 +120,7 @@ class SoakFlow:
         """Whether all that is committed in the output has been read."""
         consumer = Consumer({**self.config, "group.id": "nobody", "isolation.level": "read_committed"})
         try:
-            ends = [consumer.get_watermark_offsets(place, timeout=10)[1] for place in self._places(self.out)]
+            ends = [consumer.get_watermark_offsets(place, timeout=60)[1] for place in self._places(self.out)]
         finally:
             consumer.close()
         return all(self._at[number] >= end for number, end in enumerate(ends))
@@ -129,7 +129,7 @@ class SoakFlow:
         """The end offsets of the input: those of the feed, if no other process has written there and nothing was lost."""
         consumer = Consumer({**self.config, "group.id": "nobody"})
         try:
-            return [consumer.get_watermark_offsets(place, timeout=10)[1] for place in self._places(self.topic)]
+            return [consumer.get_watermark_offsets(place, timeout=60)[1] for place in self._places(self.topic)]
         finally:
             consumer.close()
 
@@ -146,7 +146,7 @@ class SoakFlow:
         topics = [NewTopic(topic, num_partitions=PARTITIONS, config=kept) for topic in (self.topic, self.out)]
         for future in admin.create_topics(topics).values():
             future.result(30)
-        until(lambda: {self.topic, self.out} <= admin.list_topics(timeout=10).topics.keys(), what="the topics")
+        until(lambda: {self.topic, self.out} <= admin.list_topics(timeout=60).topics.keys(), what="the topics")
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         if error is not None:

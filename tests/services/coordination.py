@@ -173,7 +173,7 @@ def coordinator(settings: Settings, side_effects: FakeLinks | None = None) -> It
     thread.start()
     yield running
     running.stop()
-    thread.join(30)
+    thread.join(180)
     assert not thread.is_alive()
     if raised:
         raise raised[0]

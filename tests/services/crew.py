@@ -17,7 +17,7 @@ from sardonyx.core.notes import EpochNote
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 class Crew(contextlib.ExitStack):
@@ -55,7 +55,7 @@ class Crew(contextlib.ExitStack):
         before = len(self.client.peers())
         daemon = self._start("peer", "--virtual-peers", str(virtual_peers), failpoint=failpoint, settings=settings)
         if wait:
-            self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register", 90)
+            self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register")
         return daemon
 
     def leader(self) -> ChildProcess:
@@ -69,13 +69,13 @@ class Crew(contextlib.ExitStack):
 
         return self.until(leading, "a coordinator that leads")
 
-    def completed(self, handle: JobHandle, timeout: float = 120) -> JobView:
+    def completed(self, handle: JobHandle, timeout: float = 300) -> JobView:
         """Wait for the job's end, which must be a good one."""
         view = handle.await_completion(timeout)
         assert view.status == "completed", view
         return view
 
-    def until(self, condition: Callable, what: str, timeout: float = 60):
+    def until(self, condition: Callable, what: str, timeout: float = PATIENCE):
         """As :func:`tests.waiting.until`; when it never comes, with the ends of all logs."""
         try:
             return until(condition, what=what, timeout=timeout)

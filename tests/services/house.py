@@ -52,7 +52,7 @@ class House:
         """Write ``job.py`` into a folder and hand it in."""
         return self.client.submit(written(folder, text))
 
-    def completed(self, handle: JobHandle, timeout: float = 90) -> JobView:
+    def completed(self, handle: JobHandle, timeout: float = 300) -> JobView:
         return self.crew.completed(handle, timeout)
 
     def clear(self) -> None:
@@ -82,7 +82,7 @@ class House:
         for future in admin.delete_topics([topic]).values():
             with contextlib.suppress(KafkaException):
                 future.result(30)
-        until(lambda: topic not in admin.list_topics(timeout=30).topics, what="the topic to be gone")
+        until(lambda: topic not in admin.list_topics(timeout=60).topics, what="the topic to be gone")
 
     def fill(self, topic: str, *values: bytes) -> None:
         """Records into a topic, in turn over its two partitions."""
@@ -101,7 +101,7 @@ class House:
         settings = {"group.id": "nobody", "enable.auto.commit": False, "enable.partition.eof": True}
         consumer = Consumer({**self.settings.kafka.client(), **settings})
         try:
-            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
             found, ended = [], 0
             while ended < len(partitions):

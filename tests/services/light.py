@@ -57,7 +57,7 @@ STEPS = ("answer", "exhausted", "sealed")
 """What a light peer can be held at: before it is ready to take a task, before it finds its input exhausted, and when it has
 written its sentinel but does not know it yet."""
 
-_PATIENCE = 120.0
+_PATIENCE = 600.0
 """Seconds that a light peer waits for its test; longer than any test waits for it."""
 
 _BATCH = re.compile(r"/log/\d+/\d+")

@@ -32,7 +32,7 @@ class SparkCluster(contextlib.ExitStack):
         self.master = f"spark://{HOST}:{self.port}"
         self.workers: list[ChildProcess] = []
         self._start("master.Master", "--port", str(self.port), "--webui-port", str(web))
-        until(self._listens, what="Spark's master", timeout=90)
+        until(self._listens, what="Spark's master")
 
     def add_worker(self) -> ChildProcess:
         """Start a worker, and wait until it has registered."""
@@ -40,7 +40,7 @@ class SparkCluster(contextlib.ExitStack):
         own = self.folder / f"worker{len(self.workers)}"
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(own))
         worker = self._start("worker.Worker", *size, "--port", str(port), "--webui-port", str(web), self.master)
-        until(lambda: "Successfully registered with master" in worker.log_tail(200), what="the worker", timeout=90)
+        until(lambda: "Successfully registered with master" in worker.log_tail(200), what="the worker")
         self.workers.append(worker)
         return worker
 

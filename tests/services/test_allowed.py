@@ -64,8 +64,8 @@ def test_a_limited_daemon_runs_what_is_installed_and_leaves_the_rest_to_others(
             assert setting in house.call("log", "show", "--job", handle.id, "--json").stdout
             assert not handle.status().ended
         crew.peers(4)
-        crew.completed(module, 240)  # some back-offs, if the first daemon is asked again
-        crew.completed(place, 240)
+        crew.completed(module, 300)  # some back-offs, if the first daemon is asked again
+        crew.completed(place, 300)
         assert written_by(inside / "b") == {"own"}
         assert written_by(outside / "c") <= {"installed", "brought"}  # either daemon may have worked before the output
 

@@ -84,7 +84,7 @@ def start(house: House) -> None:
     house.crew.coordinator()
     house.crew.peers(2, wait=False)
     with zookeeper(house) as zk:
-        house.crew.until(lambda: len(zk.children(node_paths.PULSE)) == 2, "the new peers to register", 150)
+        house.crew.until(lambda: len(zk.children(node_paths.PULSE)) == 2, "the new peers to register")
 
 
 def stop(house: House) -> None:
@@ -129,7 +129,7 @@ def out(house: House, topic: str) -> list[int]:
 def submitted(house: House, folder: Path, spec: str, topic: str, results: int) -> JobHandle:
     """A job that has so many results."""
     handle = house.submit(folder, spec)
-    house.crew.until(lambda: len(house.records(f"{topic}-out")) >= results, "results", 90)
+    house.crew.until(lambda: len(house.records(f"{topic}-out")) >= results, "results")
     return handle
 
 
@@ -162,14 +162,14 @@ def test_a_job_ends_exact_after_zookeeper_lost_it(lost: House, tmp_path: Path) -
     lost.crew.peers(2)
     handle = submitted(lost, tmp_path / "job", text(topic), topic, 60)
     file = backup(lost, tmp_path / "backup")
-    lost.crew.until(lambda: len(lost.records(f"{topic}-out")) >= 400, "more results", 90)
+    lost.crew.until(lambda: len(lost.records(f"{topic}-out")) >= 400, "more results")
     stop(lost)
     wipe(lost)
     done = restore(lost, file)
     assert [(job["job"], job["was"], job["becomes"]) for job in done["jobs"]] == [(handle.id, "running", "goes on")]
     assert (done["unknown_jobs"], done["refused"]) == ([], None)
     start(lost)
-    lost.completed(handle, 180)
+    lost.completed(handle, 300)
     assert out(lost, topic) == list(range(3_000))
     verified(lost)
 
@@ -187,7 +187,7 @@ def test_what_has_ended_since_the_backup_fails_with_the_reason(lost: House, tmp_
     handle = submitted(lost, tmp_path / "job", text(topic), topic, 520)
     file = backup(lost, tmp_path / "backup")
     lost.completed(handle)
-    handle.await_resumable(60)
+    handle.await_resumable(300)
     after = out(lost, topic)
     lost.fill(later, *numbers(100))
     unknown = submitted(lost, tmp_path / "later", text(later, end=None).replace('"copy"', '"later"'), later, 100)
@@ -220,13 +220,13 @@ def test_a_job_that_was_stopped_since_is_stopped(lost: House, tmp_path: Path) ->
     file = backup(lost, tmp_path / "backup")
     (armed / "seal").write_text("kill")
     handle.stop()
-    lost.crew.until(lambda: peers.poll() is not None, "the peers to die before they seal", 90)
+    lost.crew.until(lambda: peers.poll() is not None, "the peers to die before they seal")
     stop(lost)
     wipe(lost)
     done = restore(lost, file)
     assert [job["becomes"] for job in done["jobs"]] == ["is stopped"]
     start(lost)
-    assert handle.await_completion(180).status == "stopped"
+    assert handle.await_completion(300).status == "stopped"
     ((reached,),) = (task.values() for task in handle.positions().values())
     assert out(lost, topic) == [n for n in range(1_000) if n // 2 < reached[n % 2]]
 
@@ -238,7 +238,7 @@ def test_letters_that_were_redone_since_are_not_redone_again(lost: House, tmp_pa
     lost.crew.peers(2)
     handle = lost.submit(tmp_path / "job", text(topic, function="even", on_error="dead_letter"))
     lost.completed(handle)
-    handle.await_resumable(60)
+    handle.await_resumable(300)
     file = backup(lost, tmp_path / "backup")
     corrected = written(tmp_path / "corrected", text(topic, function="same", on_error="dead_letter"))
     redone = lost.call("dlq", "redo", handle.id, "--spec", corrected, "--json")

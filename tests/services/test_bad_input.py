@@ -138,7 +138,7 @@ job.output("write", files("out", format="json"), after=job.task("keep", keep, af
     failed = house.submit(tmp_path / "fail", HEAD + text.format(then="fail", topic=topic))
     skipping = house.submit(tmp_path / "skip", HEAD + text.format(then="skip", topic=topic))
     with pytest.raises(JobFailed) as caught:
-        failed.await_completion(90)
+        failed.await_completion(300)
     assert caught.value.code.startswith("SX-RECORD-")
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (topic, "1")
     keep = house.completed(skipping).task("keep")
@@ -187,7 +187,7 @@ job.output("write", files("out", format="json"{mode}), after=made)
     house.completed(house.client.submit(spec("more", 2, "append")))
     assert rows_of(out) == [0, 0, 1, 1, 2]
     with pytest.raises(JobFailed) as caught:
-        house.client.submit(spec("broken", 5, "overwrite", bad=True)).await_completion(90)
+        house.client.submit(spec("broken", 5, "overwrite", bad=True)).await_completion(300)
     assert caught.value.code == "SX-FN-RAISED"
     assert rows_of(out) == [0, 0, 1, 1, 2]
     assert json.loads((out / "_SUCCESS").read_text())["job"].startswith("more-")
@@ -298,7 +298,7 @@ job.output("publish", kafka("{made}", format="json"), after=last)
     assert submitted.stderr.strip().startswith(missing)
     unbounded = house.client.job(submitted.stdout.strip())
     assert (unbounded.status().status, unbounded.status().waits_for) == ("running", 6 - PEERS)
-    until(lambda: len(house.records(made)) == 2, what="the records to come through", timeout=60)
+    until(lambda: len(house.records(made)) == 2, what="the records to come through")
     with house.crew.peers(PEERS):
         until(lambda: unbounded.status().waits_for == 0, what="a peer for each task")
         assert house.completed(house.submit(tmp_path, HEAD + crowd)).task("drop").rows_out == 100
@@ -349,7 +349,6 @@ def test_two_jobs_of_one_name_and_one_killed_while_its_batch_is_in_spark(
     until(
         lambda: handle.status().task("sleep").rows_in == 0 and handle.status().task("read").state == "complete",
         what="the long batch to begin",
-        timeout=60,
     )
     assert handle.status().status == "running"
     assert house.call("job", "kill", handle.id).exit_code == 0
@@ -389,11 +388,11 @@ def test_a_request_that_no_client_has_checked(house: House, change: Callable[[Jo
         name = f"raw-{uuid.uuid4().hex[:6]}"
         zk.request(JobSubmitted(job=name, spec=change(job.spec())))
         handle = house.crew.client.job(name)
-        view = until(lambda: (found := handle.status()).ended and found, what="the job's end", timeout=60)
+        view = until(lambda: (found := handle.status()).ended and found, what="the job's end")
     assert view.status == "failed"
     assert view.error is not None
     assert view.error.code == code
-    topics = AdminClient(house.settings.kafka.client()).list_topics(timeout=10).topics
+    topics = AdminClient(house.settings.kafka.client()).list_topics(timeout=60).topics
     assert not [topic for topic in topics if name in topic]
 
 

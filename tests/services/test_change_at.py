@@ -92,16 +92,16 @@ def test_tasks_come_and_go_at_a_time(sardonyx_clusters: Callable[..., Cluster]) 
         cluster.coordinator()
         cluster.peers(8, faults=[kill_at("committed", 12), kill_at("written", 30)])
         handle = cluster.submit(version("old", "gone", "copy"))
-        until(lambda: len(timed.found("copy")) == len(timed.found("all")) == 200, what="the first rows", timeout=180)
+        until(lambda: len(timed.found("copy")) == len(timed.found("all")) == 200, what="the first rows")
 
         after = version("new", "more", "again")
         with pytest.raises(SardonyxError, match="SX-JOB-CHANGE-PASSED") as passed:
-            handle.change(after, timeout=120, at=at(100))
+            handle.change(after, timeout=300, at=at(100))
         assert "are read already" in passed.value.message
         assert handle.status(live=False).revision == 1
         assert begun(handle, after, 400) == 2
         leader.process.kill()
-        until(lambda: handle.status(live=False).revision == 2, what="both versions side by side", timeout=180)
+        until(lambda: handle.status(live=False).revision == 2, what="both versions side by side")
         with pytest.raises(SardonyxError, match="SX-JOB-CHANGE: "):
             handle.change(version("old"), drop=["gone", "gone-out", "copy", "copy-out", "new", "more", "again"])
         with pytest.raises(SardonyxError, match="SX-JOB-CHANGE-RIVAL"):
@@ -110,12 +110,12 @@ def test_tasks_come_and_go_at_a_time(sardonyx_clusters: Callable[..., Cluster]) 
         assert "at 2026-01-01T00:06:40Z" in reason.text
 
         timed.fill(200, 600)
-        assert handle.change(after, timeout=240, at=at(400)) == 4
-        assert handle.change(after, timeout=240, at=at(400)) == 4, "the same command again"
+        assert handle.change(after, timeout=300, at=at(400)) == 4
+        assert handle.change(after, timeout=300, at=at(400)) == 4, "the same command again"
         timed.fill(600, 700)
         for name in ("all", "new", "more", "again"):
             wanted = timed.since(0 if name == "all" else 400)
-            until(lambda n=name, w=wanted: len(timed.found(n)) >= len(w), what=f"the rows of {name}", timeout=180)
+            until(lambda n=name, w=wanted: len(timed.found(n)) >= len(w), what=f"the rows of {name}")
             assert timed.found(name) == wanted
         assert {name: timed.found(name) == timed.before(400) for name in ("old", "gone", "copy")} == {
             "old": True,
@@ -158,20 +158,20 @@ def test_windows_change_at_a_time(sardonyx_clusters: Callable[..., Cluster]) -> 
         cluster.peers(5)
         first = version("first", "old")
         handle = cluster.submit(first)
-        until(lambda: len(windows("old")) >= 8, what="the first windows", timeout=180)
+        until(lambda: len(windows("old")) >= 8, what="the first windows")
         with pytest.raises(SardonyxError, match="SX-JOB-CHANGE-AT"):
-            handle.change(version("second"), timeout=120, at=1_000)  # the number of a row
+            handle.change(version("second"), timeout=300, at=1_000)  # the number of a row
         assert begun(handle, version("second"), 1_000) == 2
-        until(lambda: handle.status(live=False).revision == 2, what="both versions side by side", timeout=120)
-        assert handle.change(first, timeout=120, drop=["second", "second-out"]) == 3
+        until(lambda: handle.status(live=False).revision == 2, what="both versions side by side")
+        assert handle.change(first, timeout=300, drop=["second", "second-out"]) == 3
 
         third = version("third")
         revision = begun(handle, third, 200)
-        until(lambda: handle.status(live=False).revision == revision, what="both side by side again", timeout=120)
+        until(lambda: handle.status(live=False).revision == revision, what="both side by side again")
         timed.fill(100, 300)
-        assert handle.change(third, timeout=240, at="2026-01-01T00:03:20Z") == revision + 2
+        assert handle.change(third, timeout=300, at="2026-01-01T00:03:20Z") == revision + 2
         timed.fill(300, 400)
-        until(lambda: len(windows("new")) >= 18, what="the windows after it", timeout=180)
+        until(lambda: len(windows("new")) >= 18, what="the windows after it")
         counts: dict[int, int] = {}
         for time in timed.times.values():
             counts[time // 10 * 10] = counts.get(time // 10 * 10, 0) + 1

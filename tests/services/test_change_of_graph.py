@@ -101,19 +101,19 @@ def test_tasks_come_and_go_under_load(sardonyx_clusters: Callable[..., Cluster])
         cluster.coordinator()
         cluster.peers(4, faults=[kill_at("committed", 3), kill_at("written", 9)])
         handle = cluster.submit(growing.version(1))
-        until(lambda: len(cluster.records(growing.out)) > 40, what="the first results", timeout=180)
+        until(lambda: len(cluster.records(growing.out)) > 40, what="the first results")
         with pytest.raises(Interrupted, match="SX-JOB-CHANGE-PENDING"):
             handle.change(growing.version(2, audit=True), timeout="1 ms")
         leader.process.kill()
         growing.fill(300)
-        until(lambda: handle.status(live=False).revision == 2, what="the change", timeout=180)
+        until(lambda: handle.status(live=False).revision == 2, what="the change")
         growing.fill(300)
-        until(growing.all_out, what="all results", timeout=180)
+        until(growing.all_out, what="all results")
         found = growing.by(2)
-        until(lambda: len(cluster.records(growing.audited)) >= len(found), what="what was added", timeout=180)
+        until(lambda: len(cluster.records(growing.audited)) >= len(found), what="what was added")
         rows = cluster.records(growing.audited)
         assert sorted(row["n"] for row in rows) == found
-        until(lambda: growing.unread_of(handle, "label.check") == (0, "exact"), what="nothing to be unread", timeout=60)
+        until(lambda: growing.unread_of(handle, "label.check") == (0, "exact"), what="nothing to be unread")
         assert sorted(row["seen"] for row in rows) == list(range(1, len(found) + 1))
         assert sorted(found + growing.by(1)) == list(range(growing.filled))
         assert growing.left_of(handle, "audit")
@@ -122,10 +122,10 @@ def test_tasks_come_and_go_under_load(sardonyx_clusters: Callable[..., Cluster])
             handle.change(growing.version(3))
         assert "--drop audit" in refused.value.fix
         growing.fill(200)
-        assert handle.change(growing.version(3), timeout=180, drop=["audit", "audited", "check"]) == 3
-        until(lambda: not growing.left_of(handle, "audit", "check"), what="what was removed to go", timeout=120)
+        assert handle.change(growing.version(3), timeout=300, drop=["audit", "audited", "check"]) == 3
+        until(lambda: not growing.left_of(handle, "audit", "check"), what="what was removed to go")
         growing.fill(200)
-        until(growing.all_out, what="all results", timeout=180)
+        until(growing.all_out, what="all results")
         rows = cluster.records(growing.audited)
         assert {row["n"] for row in rows} <= {*growing.by(2)}
         assert len({row["n"] for row in rows}) == len(rows)
@@ -134,13 +134,13 @@ def test_tasks_come_and_go_under_load(sardonyx_clusters: Callable[..., Cluster])
 
         copied = cluster.topic("copied")
         before = growing.filled
-        assert handle.change(growing.version(5, copied=copied), timeout=180) == 4
+        assert handle.change(growing.version(5, copied=copied), timeout=300) == 4
         growing.fill(100)
-        until(lambda: len(cluster.records(copied)) >= 100, what="what was copied", timeout=180)
-        until(growing.all_out, what="all results", timeout=180)
+        until(lambda: len(cluster.records(copied)) >= 100, what="what was copied")
+        until(growing.all_out, what="all results")
         assert sorted(row["n"] for row in cluster.records(copied)) == list(range(before, growing.filled))
         handle.stop()
-        assert handle.await_completion(180).status == "stopped"
+        assert handle.await_completion(300).status == "stopped"
         assert sorted(row["n"] for row in cluster.records(growing.out)) == list(range(growing.filled))
 
 
@@ -165,20 +165,20 @@ def test_what_goes_is_read_to_its_end_first(sardonyx_clusters: Callable[..., Clu
         growing.fill(100)
         cluster.peers(4)
         handle = cluster.submit(version(behind=False))
-        until(growing.all_out, what="the first results", timeout=180)
-        assert handle.change(version(behind=True), timeout=180) == 2
+        until(growing.all_out, what="the first results")
+        assert handle.change(version(behind=True), timeout=300) == 2
         assert [task.name for task in handle.status(live=False).tasks if task.name == "slow"]
         growing.fill(400)
-        until(growing.all_out, what="all that feeds it", timeout=180)
+        until(growing.all_out, what="all that feeds it")
         assert cluster.records(growing.audited) == []
         opened.touch()
-        assert handle.change(version(behind=False), timeout=180, drain=["slow", "again", "kept"]) == 4
+        assert handle.change(version(behind=False), timeout=300, drain=["slow", "again", "kept"]) == 4
         assert sorted(row["n"] for row in cluster.records(growing.audited)) == list(range(100, 500))
         closed = revisions(cluster.client, handle.id)[1]
         assert (closed.revision, [*closed.since]) == (3, ["label"]), "what writes to it is fenced before it is counted"
-        until(lambda: not growing.left_of(handle, "slow", "again"), what="what was removed to go", timeout=120)
+        until(lambda: not growing.left_of(handle, "slow", "again"), what="what was removed to go")
         growing.fill(100)
-        until(growing.all_out, what="the rest", timeout=180)
+        until(growing.all_out, what="the rest")
         assert len(cluster.records(growing.audited)) == 400
 
 
@@ -189,14 +189,14 @@ def test_a_change_that_kafka_refuses_is_given_up(sardonyx_clusters: Callable[...
         growing.fill(100)
         cluster.peers(3)
         handle = cluster.submit(growing.version(1))
-        until(growing.all_out, what="the first results", timeout=180)
+        until(growing.all_out, what="the first results")
         wanted = growing.version(2)
         missing = wanted.input("missing", kafka("no-such-topic", schema="n long", start="earliest"))
         wanted.output("more", kafka(growing.audited), after=wanted.task("copy", same, after=missing))
         with pytest.raises(SardonyxError, match="SX-KAFKA-TOPIC-MISSING"):
-            handle.change(wanted, timeout=120)
+            handle.change(wanted, timeout=300)
         growing.fill(100)
-        until(growing.all_out, what="the rest", timeout=180)
+        until(growing.all_out, what="the rest")
         assert handle.status(live=False).revision == 1
         assert growing.by(1) == list(range(200))
 
@@ -224,10 +224,10 @@ def test_windows_are_added_to_a_job_that_runs(sardonyx_clusters: Callable[..., C
         cluster.peers(4)
         fill(200)
         handle = cluster.submit(version(windows=False))
-        until(lambda: len(cluster.records(out)) >= 200, what="the rows before", timeout=180)
-        handle.change(version(windows=True), timeout=120)
+        until(lambda: len(cluster.records(out)) >= 200, what="the rows before")
+        handle.change(version(windows=True), timeout=300)
         fill(200, 400)
-        until(lambda: len(cluster.records(counted)) >= 19, what="the windows", timeout=180)
+        until(lambda: len(cluster.records(counted)) >= 19, what="the windows")
         found = cluster.records(counted)
         assert [row["hits"] for row in found] == [10] * 19
         assert len({row["window_start"] for row in found}) == 19
@@ -263,26 +263,26 @@ def test_tasks_that_are_not_touched_go_on(sardonyx_clusters: Callable[..., Clust
         cluster.peers(4)
         cluster.peers(4)
         handle = cluster.submit(version(1))
-        until(lambda: growing.all_out() and all(held().values()), what="peers on all tasks", timeout=180)
+        until(lambda: growing.all_out() and all(held().values()), what="peers on all tasks")
         first = held()
-        handle.change(version(1, "tap"), timeout=120)
-        until(lambda: all(held().values()), what="peers on all tasks again", timeout=120)
+        handle.change(version(1, "tap"), timeout=300)
+        until(lambda: all(held().values()), what="peers on all tasks again")
         second = held()
         assert second["side"] == first["side"]
         assert not {*second["label"]} & {*first["label"]}
         assert not {*second["after"]} & {*first["after"]}
-        handle.change(version(1, "tap", "other"), timeout=120)
-        until(lambda: all(held().values()), what="peers on all tasks again", timeout=120)
+        handle.change(version(1, "tap", "other"), timeout=300)
+        until(lambda: all(held().values()), what="peers on all tasks again")
         third = held()
         assert (third["side"], third["after"]) == (second["side"], second["after"])
         assert not {*third["label"]} & {*second["label"]}
-        handle.change(version(2, "tap", "other"), timeout=120)
+        handle.change(version(2, "tap", "other"), timeout=300)
         growing.fill(100)
-        until(growing.all_out, what="all results", timeout=180)
+        until(growing.all_out, what="all results")
         assert held()["side"] == first["side"]
         assert held()["after"] == second["after"]
         handle.stop()
-        assert handle.await_completion(180).status == "stopped"
+        assert handle.await_completion(300).status == "stopped"
         assert sorted(row["n"] for row in cluster.records(beside)) == list(range(growing.filled))
 
 
@@ -304,13 +304,13 @@ def test_a_task_takes_the_place_of_another_and_no_row_is_left_out(sardonyx_clust
         growing.fill(200)
         cluster.peers(4)
         handle = cluster.submit(version())
-        until(lambda: len(cluster.records(growing.out)) > 40, what="the first results", timeout=180)
-        handle.change(version("first"), timeout=120)
+        until(lambda: len(cluster.records(growing.out)) > 40, what="the first results")
+        handle.change(version("first"), timeout=300)
         growing.fill(100)
-        handle.change(version("second"), timeout=180, drain=["first"])
+        handle.change(version("second"), timeout=300, drain=["first"])
         growing.fill(100)
-        assert handle.change(version(), timeout=180, drain=["second"]) == 6
-        assert handle.change(version(), timeout=180, drain=["second"]) == 6, "the same command again"
+        assert handle.change(version(), timeout=300, drain=["second"]) == 6
+        assert handle.change(version(), timeout=300, drain=["second"]) == 6, "the same command again"
         growing.fill(100)
-        until(growing.all_out, what="all results", timeout=180)
+        until(growing.all_out, what="all results")
         assert sorted(row["n"] for row in cluster.records(growing.out)) == list(range(growing.filled))

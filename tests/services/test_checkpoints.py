@@ -53,7 +53,7 @@ def test_the_state_at_each_time_is_that_of_the_rows_before_it(
         for first in range(0, len(given), PORTION):
             cluster.fill(topic, given[first : first + PORTION])
             wanted = clock_after(given[: first + PORTION])
-            until(lambda: clock() >= wanted, what=f"all clocks to come to {wanted}", timeout=120)  # noqa: B023
+            until(lambda: clock() >= wanted, what=f"all clocks to come to {wanted}")  # noqa: B023
         times = [time for time in handle.checkpoints().times if time > START]
         assert times == [START + timedelta(minutes=n) for n in range(1, 7)]
         for time in times:

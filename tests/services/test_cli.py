@@ -159,7 +159,7 @@ def test_services_only_prints_one_line_and_stays_until_sigterm(tmp_path: Path) -
             assert four_letters(addresses["zookeeper"], "srvr")
             assert dev.poll() is None
             dev.send_signal(signal.SIGTERM)
-            assert dev.wait(60) == 0
+            assert dev.wait(180) == 0
             assert dev.stdout.read() == ""
             assert not four_letters(addresses["zookeeper"], "srvr")
         finally:
@@ -181,7 +181,7 @@ def test_ctrl_c_ends_the_job_of_a_run_cleanly(settings: Settings, job: Path) -> 
             assert any("more virtual peer" in line for line in running.stderr), "the run says what it waits for"
             running.send_signal(signal.SIGINT)
             rest = running.stderr.read()
-            assert running.wait(60) == 3, rest
+            assert running.wait(180) == 3, rest
             assert "SX-JOB-KILLED" in rest
             assert "Traceback" not in rest
         finally:

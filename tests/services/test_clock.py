@@ -56,7 +56,7 @@ def awaited(handle: JobHandle, second: int, *tasks: str) -> JobClock:
         wanted = {task.task: task.clock for task in found.tasks}
         return found if all(wanted[task] == at(second) for task in tasks) else None
 
-    return until(there, what=f"the clocks of {', '.join(tasks)} at second {second}", timeout=60)
+    return until(there, what=f"the clocks of {', '.join(tasks)} at second {second}")
 
 
 @pytest.mark.gate
@@ -95,7 +95,7 @@ def test_an_idle_partition_holds_no_clock_back(house: House, tmp_path: Path) -> 
         return found if found.tasks[0].idle else None
 
     until(lambda: handle.status(live=False).status == "running", what="the job to run")
-    until(has_idle, what="an idle partition", timeout=60)
+    until(has_idle, what="an idle partition")
     house.put(topic, 1, *rows(200))
     awaited(handle, 195, "first", "second")
     house.clear()

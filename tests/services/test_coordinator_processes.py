@@ -72,7 +72,7 @@ def test_the_daemon_waits_for_zookeeper_and_leaves_when_told(
                 until(lambda: zk.read(node_paths.EPOCH), what="it to lead")
                 daemon.send_signal(signal.SIGTERM)
                 daemon.stdout.read()
-                assert daemon.wait(20) == 0
+                assert daemon.wait(180) == 0
                 assert zk.children(node_paths.ELECTION) == []
             finally:
                 daemon.kill()

@@ -143,9 +143,9 @@ def test_an_unbounded_job_with_a_loop_stops_when_its_rows_are_through(
         source, out = cluster.topic("seeds", given), cluster.topic("out")
         cluster.peers(4)
         handle = cluster.submit(growing(source, out, end=None))
-        until(lambda: len(cluster.records(out)) >= len(given), what="rows to come out", timeout=90)
+        until(lambda: len(cluster.records(out)) >= len(given), what="rows to come out")
         handle.stop()
-        until(lambda: handle.status().status == "stopped", what="the job to stop", timeout=90)
+        until(lambda: handle.status().status == "stopped", what="the job to stop")
         assert sorted(row["id"] for row in cluster.records(out)) == tree(given), f"seed {seed}"
 
 
@@ -158,14 +158,14 @@ def test_a_loop_says_that_it_is_empty_and_that_more_may_come(
     with sardonyx_clusters(**QUICK) as cluster:
         cluster.peers(4)
         handle = cluster.submit(growing(cluster.topic("seeds", given), cluster.topic("out"), end=None))
-        until(lambda: handle.status().status == "running", what="the job to run", timeout=90)
+        until(lambda: handle.status().status == "running", what="the job to run")
 
         def stands() -> tuple[list[str], int | None, int]:
             (found,) = handle.cycles()
             assert not found.ended
             return found.fed_by, found.unread, next(queue.read for queue in found.queues if queue.feedback)
 
-        until(lambda: stands() == (["seeds.visit"], 0, back), what="the loop to be empty", timeout=90)
+        until(lambda: stands() == (["seeds.visit"], 0, back), what="the loop to be empty")
 
 
 def test_a_loop_that_does_not_stop_is_why_its_job_does_not_end(sardonyx_cluster: Cluster) -> None:
@@ -182,7 +182,7 @@ def test_a_loop_that_does_not_stop_is_why_its_job_does_not_end(sardonyx_cluster:
         return [each.text for each in why.outside if each.code == "loop-goes-on" and "loop-goes-on" in codes]
 
     wanted = ["loop round: 3 rows are on their way in it (3 for same)"]
-    until(lambda: said() == wanted, what="it to say that three rows go round", timeout=90)
+    until(lambda: said() == wanted, what="it to say that three rows go round")
     handle.kill()
 
 

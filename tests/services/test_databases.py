@@ -129,7 +129,6 @@ def job_of(folder: Path, source: str, target: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_rows_come_once_through_deaths_between_the_commits(
     settings: Settings, server: Postgres, rows: Rows, tmp_path: Path
 ):
@@ -149,10 +148,8 @@ def test_rows_come_once_through_deaths_between_the_commits(
         failpoints.arm("store", "stop")
         source, target = f"sql({login}, table='numbers', split_by='id', splits=10)", f"sql({login}, table='results')"
         handle = crew.client.submit(job_of(tmp_path / "one", source, target))
-        crew.until(
-            lambda: failpoints.struck("stored") and failpoints.struck("store"), "both failpoints to be passed", 90
-        )
-        view = crew.completed(handle, 90)
+        crew.until(lambda: failpoints.struck("stored") and failpoints.struck("store"), "both failpoints to be passed")
+        view = crew.completed(handle, 300)
         found = "select id, name, twice from results order by id"
         assert rows(found) == [(number, f"n{number}", 2 * number) for number in KEPT]
         sleeper = next(process for process in crew.processes if process.pid == failpoints.struck("store"))
@@ -167,7 +164,7 @@ def test_rows_come_once_through_deaths_between_the_commits(
         failpoints.arm("stored", "kill")
         source = f"generator({COUNT}, columns={{'id': 'sequence', 'n': 'integer'}})"
         target = "sql('sqlite:///out.db', table='results', mode='upsert', key='id')"
-        view = crew.completed(crew.client.submit(job_of(tmp_path / "two", source, target)), 90)
+        view = crew.completed(crew.client.submit(job_of(tmp_path / "two", source, target)), 300)
         assert failpoints.struck("stored")
         own_connector(crew, tmp_path)
     with closing(sqlite3.connect(tmp_path / "two" / "out.db")) as connection:
@@ -183,7 +180,7 @@ def own_connector(crew: Crew, folder: Path) -> None:
         numbers = range(half * 500, half * 500 + 500)
         (source / f"{half}.json").write_text("".join(f'{{"id": {number}}}\n' for number in numbers))
     ends = [f"connector('ledger:Ledger', folder={str(place)!r})" for place in (source, target)]
-    crew.completed(crew.client.submit(job_of(folder / "three", *ends)), 90)
+    crew.completed(crew.client.submit(job_of(folder / "three", *ends)), 300)
     lines = [line for path in target.glob("*.json") for line in path.read_text().splitlines()]
     assert sorted(json.loads(line)["id"] for line in lines) == [number for number in range(1000) if number % 10]
 

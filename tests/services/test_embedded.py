@@ -144,7 +144,7 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
         client.stop()
         client.close()
         admin = AdminClient({"bootstrap.servers": again.kafka})
-        assert "kept" in admin.list_topics(timeout=30).topics
+        assert "kept" in admin.list_topics(timeout=60).topics
         assert admin.describe_cluster().result(30).cluster_id == cluster
 
 
@@ -157,7 +157,7 @@ def test_three_servers_of_each_kind_do_without_one(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("copied", 1)])["copied"].result(30)
 
         def copies() -> int:
-            partitions = admin.list_topics("copied", timeout=10).topics["copied"].partitions
+            partitions = admin.list_topics("copied", timeout=60).topics["copied"].partitions
             return len(partitions[0].isrs) if partitions else 0  # it may not be known there yet
 
         until(lambda: copies() == 3, what="three copies in sync")
@@ -167,13 +167,13 @@ def test_three_servers_of_each_kind_do_without_one(tmp_path: Path) -> None:
         client = KazooClient(services.zookeeper)
         client.start()
         client.create("/without", b"")
-        until(lambda: copies() == 2, what="two copies in sync", timeout=60)
+        until(lambda: copies() == 2, what="two copies in sync")
         producer = Producer({"bootstrap.servers": services.kafka, "acks": "all"})
         producer.produce("copied", b"without")
         assert producer.flush(60) == 0
         services.start("zookeeper1")
         services.start("kafka1")
-        until(lambda: copies() == 3, what="three copies in sync again", timeout=60)
+        until(lambda: copies() == 3, what="three copies in sync again")
         client.stop()
         client.close()
     with pytest.raises(SetupError, match="cannot hold") as caught, embedded_services(tmp_path / "cluster"):

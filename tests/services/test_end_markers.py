@@ -81,8 +81,8 @@ def test_a_job_that_follows_ends_by_itself(script: list[Fault], sardonyx_cluster
         cluster.peers(4, faults=script)
         first = cluster.submit(writer(between, 5_000))
         second = cluster.submit(follower(between, out))
-        assert first.await_completion("3 min").status == "completed"
-        assert second.await_completion("3 min").status == "completed"
+        assert first.await_completion("5 min").status == "completed"
+        assert second.await_completion("5 min").status == "completed"
         assert sorted(row["n"] for row in cluster.records(out)) == list(range(5_000))
         for partition in messages(cluster.settings, between):
             assert [headers for _, headers in partition].count(["sx-end", "sx-job"]) == 1
@@ -98,7 +98,7 @@ def test_a_topic_is_used_for_the_next_run(sardonyx_clusters: Callable[..., Clust
         cluster.peers(4)
 
         def ran(handle: JobHandle) -> None:
-            assert handle.await_completion("2 min").status == "completed"
+            assert handle.await_completion("5 min").status == "completed"
 
         ran(cluster.submit(writer(between, 1)))
         second = cluster.submit(follower(between, out))
@@ -118,14 +118,14 @@ def test_without_a_marker_the_job_waits_and_says_so(sardonyx_clusters: Callable[
         between, out = cluster.topic("between"), cluster.topic("out")
         cluster.peers(4)
         first = cluster.submit(writer(between, 10_000_000))
-        until(lambda: cluster.records(between), what="the first rows", timeout=60)
+        until(lambda: cluster.records(between), what="the first rows")
         first.kill()
         second = cluster.submit(follower(between, out))
-        until(lambda: cluster.records(out), what="rows of B", timeout=60)
+        until(lambda: cluster.records(out), what="rows of B")
         reasons = {reason.code: reason.text for reason in second.explain().explanation.reasons}
         assert f"task copy reads topic {between} up to its end markers" in reasons["awaits-end-marker"]
         second.stop()
-        assert second.await_completion("2 min").status == "stopped"
+        assert second.await_completion("5 min").status == "stopped"
 
 
 def test_a_compacted_topic_is_refused(sardonyx_clusters: Callable[..., Cluster]) -> None:
@@ -137,5 +137,5 @@ def test_a_compacted_topic_is_refused(sardonyx_clusters: Callable[..., Cluster])
         made[topic].result(30)
         for job in (writer(topic, 1), follower(topic, f"{topic}-out")):
             with pytest.raises(JobFailed) as caught:
-                cluster.submit(job).await_completion("1 min")
+                cluster.submit(job).await_completion("5 min")
             assert caught.value.code == "SX-KAFKA-COMPACTED"

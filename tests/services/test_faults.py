@@ -32,7 +32,6 @@ from tests.faults.verbs import FAMILIES, KINDS, password_of
 
 
 @pytest.mark.gate
-@pytest.mark.timeout(600)
 def test_a_few_faults_of_every_shape_lose_and_double_nothing(seed: int) -> None:
     """A job of each shape at once, under faults of all families but Spark's death, which is waited for longest."""
     families = tuple(family for family in FAMILIES if family != "spark")
@@ -44,7 +43,6 @@ def test_a_few_faults_of_every_shape_lose_and_double_nothing(seed: int) -> None:
     assert result["records_out"] > result["records_in"] > 0, told
 
 
-@pytest.mark.timeout(400)
 def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
     """The same run as by ``make faults SEED=... FAULTS=40 SHAPE=copy,diamond,files KINDS=...``, with all kinds of faults but
     Spark's death, which is waited for longest.
@@ -58,7 +56,6 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
     assert result["records_out"] > result["records_in"] > 0, told  # a diamond gives two for one
 
 
-@pytest.mark.timeout(400)
 def test_forty_faults_of_tasks_with_a_state_lose_and_double_nothing(seed: int) -> None:
     """Windows, keyed state, a join and a graph, as by ``make faults SHAPE=window,keyed,join,components STORE=...``; the seed
     chooses the store. Every result of a window and of a vertex is compared, and none comes twice.
@@ -73,7 +70,6 @@ def test_forty_faults_of_tasks_with_a_state_lose_and_double_nothing(seed: int) -
     assert result["records_in"] > 0 < result["records_out"], told
 
 
-@pytest.mark.timeout(400)
 def test_fifteen_faults_of_loops_lose_and_double_nothing(seed: int) -> None:
     """As by ``make faults SHAPE=loop``: each record comes back as often as its id says, and comes out once; the jobs end."""
     families = tuple(family for family in FAMILIES if family != "spark")
@@ -84,7 +80,6 @@ def test_fifteen_faults_of_loops_lose_and_double_nothing(seed: int) -> None:
     assert result["records_in"] == result["records_out"] > 0, told
 
 
-@pytest.mark.timeout(400)
 def test_a_few_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
     """On three ZooKeeper servers and three brokers, as by ``make faults CLUSTER=3``: servers of both are killed or stop."""
     families = ("zookeeper", "kafka")
@@ -94,7 +89,6 @@ def test_a_few_faults_of_a_cluster_lose_and_double_nothing(seed: int) -> None:
     assert sum(result["faults"].values()) >= 6, told
 
 
-@pytest.mark.timeout(600)
 def test_twenty_changes_under_faults_lose_and_double_nothing(seed: int) -> None:
     """As by ``make faults SHAPE=change FAULTS=20``: tasks come, go, are replaced and get more peers, while peers and leaders die
     at each step of that. Each record is worked by one version of each task.
@@ -294,7 +288,7 @@ def test_the_check_sees_what_is_wrong_with_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rollbacks",
     [
-        pytest.param(3, marks=pytest.mark.timeout(400)),
+        3,
         pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1_800)]),
     ],
 )

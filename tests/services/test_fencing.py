@@ -66,10 +66,10 @@ def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
             *(processes.peers(f"peer{n}", tmp_path, quick, failpoints.folder) for n in range(2)),
         ):
             stack.callback(process.end)
-        until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)
+        until(lambda: len(client.peers()) == 2, what="the peers")
         handle = client.submit(str(flow.spec))
         flow.step(0.1)
-        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition", timeout=60)
+        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition")
         failpoints.arm("positions", action)
         flow.step(0.2)
         hit = until(lambda: failpoints.struck("positions"), what="a peer inside its transaction")
@@ -79,7 +79,7 @@ def test_what_a_lost_peer_left_on_kafka_is_ended_by_the_leader(
         if action == "stop":
             os.kill(hit, signal.SIGCONT)
         flow.feed.finish()
-        assert handle.await_completion(60).status == "completed"
+        assert handle.await_completion(300).status == "completed"
         found = flow.check()
     assert found["lost"] == found["doubled"] == found["out_of_order"] == 0, flow.wrong
 
@@ -101,10 +101,10 @@ def test_a_peer_that_zookeeper_is_away_from_leaves_its_partitions_to_others(
             processes.peers("near", tmp_path, quick, failpoints),
         ):
             stack.callback(process.end)
-        until(lambda: len(client.peers()) == 2, what="the peers", timeout=60)
+        until(lambda: len(client.peers()) == 2, what="the peers")
         handle = client.submit(str(flow.spec))
         flow.step(0.1)
-        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition", timeout=60)
+        until(lambda: len(flow.sight.through) == len(flow.feed.places), what="records of every partition")
         until(lambda: all(peer.state == "active" for peer in client.peers()), what="both at work")
         proxy.refuse()
         until(lambda: len(client.peers()) == 1, what="the end of its session")
@@ -113,6 +113,6 @@ def test_a_peer_that_zookeeper_is_away_from_leaves_its_partitions_to_others(
         until(lambda: flow.sight.through == marks, what="all partitions to go on", timeout=LASTING / 2)
         proxy.accept_again()
         flow.feed.finish()
-        assert handle.await_completion(60).status == "completed"
+        assert handle.await_completion(300).status == "completed"
         found = flow.check()
     assert found["lost"] == found["doubled"] == found["out_of_order"] == 0, flow.wrong

@@ -101,7 +101,7 @@ class Flights:
             }
         )
         with contextlib.closing(consumer):
-            partitions = consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+            partitions = consumer.list_topics(self.topic, timeout=60).topics[self.topic].partitions
             consumer.assign([TopicPartition(self.topic, number, 0) for number in partitions])
             left = set(partitions)
             while left:
@@ -181,7 +181,7 @@ def test_two_daemons_share_the_work(flights: Flights):
     flights.crew.coordinator()
     flights.crew.peers(2, wait=False)
     flights.crew.peers(2)
-    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
+    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons")
     flights.submit()
     flights.check()
     worked = flights.peers_of(Acked)
@@ -193,7 +193,7 @@ def test_a_daemon_that_is_killed_is_replaced_by_another(flights: Flights):
     flights.crew.coordinator()
     first = flights.crew.peers(2, wait=False)
     flights.crew.peers(2)
-    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons", 90)
+    flights.crew.until(lambda: len(flights.crew.client.peers()) == 4, "both daemons")
     flights.submit()
     flights.under_way("clean")
     flights.crew.until(lambda: flights.at_work(first), "the daemon to be killed to be at work")

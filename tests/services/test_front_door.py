@@ -139,5 +139,5 @@ def test_from_python(house: House, folder: Path) -> None:
         ended = c.submit(spec)
         ended.kill()
         with pytest.raises(Interrupted, match="killed"):
-            ended.await_completion(60)
+            ended.await_completion(300)
         assert ended.status().status == "killed"

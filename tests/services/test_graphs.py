@@ -159,12 +159,12 @@ def test_a_job_that_resumes_a_stopped_one_goes_on_with_its_graph(
         cluster.peers(6, faults=[kill_at("graph-rows", 3)])
         first = cluster.submit(live(topic, circles, degrees, end=None))
         ended = max({row["at"] // 10_000 for row in given[:780]} - {given[780]["at"] // 10_000})
-        until(lambda: ended in map(window_of, cluster.records(degrees)), what=f"version {ended}", timeout=120)
+        until(lambda: ended in map(window_of, cluster.records(degrees)), what=f"version {ended}")
         first.stop()
-        assert first.await_completion(120).status == "stopped"
+        assert first.await_completion(300).status == "stopped"
         cluster.fill(topic, given[800:])
         second = cluster.client.submit(live(topic, circles, degrees), resume=first.id)
-        assert second.await_completion(120).status == "completed"
+        assert second.await_completion(300).status == "completed"
         check_versions(seed, given, cluster.records(circles), cluster.records(degrees))
 
 

@@ -35,7 +35,7 @@ def test_every_record_of_a_topic_comes_out_once(
     with Crew(settings, tmp_path) as crew:
         crew.coordinator()
         crew.peers(3)
-        view = crew.completed(crew.client.submit(bench.make_job(kind, source, target, 20_000)), 240)
+        view = crew.completed(crew.client.submit(bench.make_job(kind, source, target, 20_000)), 300)
     found = bench.read_back(settings, target, records)
     assert (found.missing, found.doubled, found.strangers) == (0, 0, 0)
     task = view.task("work")

@@ -40,14 +40,14 @@ def test_a_peer_that_takes_turns_reads_no_state_log_again(sardonyx_clusters: Cal
 
         for given in (20, 40, 60):
             cluster.fill(topic, hits(minute=1, count=20))
-            until(lambda: counted_rows() == given, what=f"{given} rows in windows", timeout=120)  # noqa: B023
-        until(lambda: said(first, "state_kept"), what="a slot that came back to its process", timeout=120)
+            until(lambda: counted_rows() == given, what=f"{given} rows in windows")  # noqa: B023
+        until(lambda: said(first, "state_kept"), what="a slot that came back to its process")
         assert not said(first, "state_restored")
         first.stop()
         cluster.daemons.remove(first)  # no test waits for one that was to end
         second = cluster.peers(1)
         cluster.fill(topic, [*hits(minute=1, count=20), *hits(minute=5, count=4)])
-        until(lambda: len(cluster.records(counted)) >= USERS, what="the windows to close", timeout=180)
+        until(lambda: len(cluster.records(counted)) >= USERS, what="the windows to close")
         assert said(second, "state_restored")
         rows = cluster.records(counted)
         assert Counter({row["user"]: row["hits"] for row in rows}) == dict.fromkeys({f"u{n}" for n in range(USERS)}, 20)

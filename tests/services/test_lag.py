@@ -96,7 +96,7 @@ def late(house: House, tmp_path: Path) -> Iterator[Late]:
     with hold.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         handle = house.submit(tmp_path, JOB.format(hold=hold, topic=topic))
-        until(lambda: handle.status().status == "running", what="the job to be planned", timeout=60)
+        until(lambda: handle.status().status == "running", what="the job to be planned")
         house.fill(topic, *records[RECORDS:])
         yield Late(house, handle, held)
 
@@ -112,7 +112,7 @@ job.output("drop", blackhole(), after=job.input("read", generator(600, rate=1)))
 def test_a_split_that_is_not_due_does_not_wait(house: House, tmp_path: Path) -> None:
     """What a paced input has still to make is counted by the splits that are left, and nothing of it waits before it is due."""
     handle = house.submit(tmp_path, PACED)
-    until(lambda: (handle.status().task("read").rows_in or 0) > 0, what="the first rows", timeout=60)
+    until(lambda: (handle.status().task("read").rows_in or 0) > 0, what="the first rows")
     first = by_link(house, handle)["read.splits"]
     assert (first["unit"], first["precision"], first["reader"]) == ("splits", "exact", "read")
     assert "splits" in house.call("link", "lag", handle.id).stdout
@@ -157,7 +157,7 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
     """Records of a user's topic, without those that were aborted or stand behind the end; rows, not messages, between tasks.
     The oldest gets older while no peer reads it. ``job show`` tells the same by task. In the end nothing is unread.
     """
-    until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait", timeout=90)
+    until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait")
     before = late.links()
     assert {link["reader"]: link["kind"] for link in before.values()} == {
         "first": "input",
@@ -201,7 +201,7 @@ def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest
     """What cannot be looked at whole is given as at most so much; what counts tell stays exact, also behind a condition.
     Kafka that does not answer is an error to ``link lag``, and leaves ``job show`` without these figures.
     """
-    until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait", timeout=90)
+    until(lambda: late.records() == HELD, what="the first task to be through, and the others to wait")
     monkeypatch.setattr(lag, "_MOST", 2)
     found = late.links()
     assert found["first.second"]["records"] == 2 * RECORDS

@@ -83,8 +83,8 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     sent = cluster.topic("sent")
     peer = cluster.peers(4, faults=[kill_at("written", 9)])  # with a transaction open
     done = cluster.submit(copied(topic, tmp_path / "copied", sent))
-    until(lambda: peer.happened, what="the fault", timeout=60)
-    done.await_completion(90)
+    until(lambda: peer.happened, what="the fault")
+    done.await_completion(300)
     wanted = [n for n in range(ROWS) if n != 500]
     assert sorted(row["n"] for row in cluster.records(sent)) == wanted
     assert sorted(row["n"] for row in _rows(tmp_path / "copied")) == wanted
@@ -95,7 +95,7 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     until(lambda: _rows(tmp_path / "endless"), what="rows of the job that is to be killed")
     ended.kill()
     with pytest.raises(Interrupted):
-        ended.await_completion(30)
+        ended.await_completion(300)
 
     _story_is_told(cluster, done.id)
     admin = AdminClient({**cluster.settings.kafka.client(), "log_level": 0})
@@ -106,7 +106,7 @@ def test_nothing_is_left_behind(cluster: Cluster, tmp_path: Path) -> None:
     # Dead letters outlive their job, all its other topics go with its end.
     until(lambda: _topics(cluster, admin) == {topic, sent, letters}, what="only the dead letters to be left")
     for view in cluster.client.jobs():
-        cluster.client.job(view.id).purge(60, with_dead_letters=True)
+        cluster.client.job(view.id).purge(300, with_dead_letters=True)
     until(lambda: letters not in _topics(cluster, admin), what="the dead letters to go with their job")
     folders = [tmp_path / name for name in ("copied", "failing", "endless")]
     assert [path for folder in folders for path in folder.rglob("_sardonyx")] == []
@@ -129,7 +129,7 @@ def _story_is_told(cluster: Cluster, job: str) -> None:
 
 
 def _topics(cluster: Cluster, admin: AdminClient) -> set[str]:
-    return {name for name in admin.list_topics(timeout=30).topics if name.startswith(cluster.settings.deployment)}
+    return {name for name in admin.list_topics(timeout=60).topics if name.startswith(cluster.settings.deployment)}
 
 
 def _nothing_is_there(cluster: Cluster, admin: AdminClient, own: set[str], processes: list[psutil.Process]) -> None:
@@ -147,7 +147,7 @@ def _nothing_is_there(cluster: Cluster, admin: AdminClient, own: set[str], proce
         node_paths.SNAPSHOT,
         node_paths.CODE,
     }
-    until(lambda: not [p for p in processes if p.is_running()], what="the processes to be gone", timeout=10)
+    until(lambda: not [p for p in processes if p.is_running()], what="the processes to be gone")
     assert sorted(path.name for path in cluster.temporary.iterdir()) == []
     for topic in own:
         admin.delete_topics([topic])[topic].result(30)

@@ -217,4 +217,4 @@ def test_a_client_that_does_not_close_holds_nothing_up(monkeypatch: pytest.Monke
         leave(consumer)
     assert [line["event"] for line in logs] == ["consumer_close_hangs"]
     let_go.set()
-    assert closed.wait(60)
+    assert closed.wait(180)

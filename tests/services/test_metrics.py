@@ -60,7 +60,7 @@ def metrics_of(daemon: ChildProcess) -> str:
         found = re.search(r"metrics_served\s+address=(\S+)/metrics", daemon.log_path.read_text())
         return found[1] if found else ""
 
-    return until(told_there, what=f"{daemon.name} to tell where its metrics are", timeout=60)
+    return until(told_there, what=f"{daemon.name} to tell where its metrics are")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_job_is_seen_in_the_metrics_of_its_daemons(watched: Watched, tmp_path:
     def rows(what: str, task: str = "double") -> float:
         return value(peer, "sardonyx_task_rows_total", sx_job="seen", task=task, what=what)
 
-    house.crew.until(lambda: rows("in") == 20, "all rows to be counted", 90)
+    house.crew.until(lambda: rows("in") == 20, "all rows to be counted")
     assert (rows("out"), rows("skipped"), rows("dead"), rows("late")) == (19, 1, 0, 0)
     assert value(leader, "sardonyx_jobs", status="running") == 1
     assert value(leader, "sardonyx_coordinator_events_total", kind="submit") == 1
@@ -130,7 +130,7 @@ def test_a_job_is_seen_in_the_metrics_of_its_daemons(watched: Watched, tmp_path:
     assert value(leader, "sardonyx_jobs") == 0
     watched.proxy.accept_again()
     for address in (leader, peer):
-        house.crew.until(lambda address=address: get(f"{address}/readyz")[0] == 200, "it to be ready again", 90)
+        house.crew.until(lambda address=address: get(f"{address}/readyz")[0] == 200, "it to be ready again")
         assert value(address, "sardonyx_zookeeper_connected") == 1
     until(lambda: value(leader, "sardonyx_jobs", status="stopped") == 1, what="the leader to know the job")
     assert value(leader, "sardonyx_coordinator_takeovers_total") == 2

@@ -51,11 +51,11 @@ def half_read(house: House, tmp_path: Path) -> Iterator[tuple[House, JobHandle]]
 
     house.put(topic, 0, *(b'{"n": %d}' % number for number in range(6)))
     handle = house.submit(tmp_path, JOB.format(hold=hold, topic=topic))
-    until(lambda: rows_in("second") == 6, what="the first rows to be through", timeout=90)
+    until(lambda: rows_in("second") == 6, what="the first rows to be through")
     with hold.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         house.put(topic, 0, *(b'{"n": %d}' % number for number in range(6, 12)))
-        until(lambda: rows_in("first") == 12, what="the other rows to be written", timeout=60)
+        until(lambda: rows_in("first") == 12, what="the other rows to be written")
         yield house, handle
     house.clear()
 

@@ -52,7 +52,7 @@ class Daemon:
 
     def stop(self) -> None:
         self.daemon.stop()
-        self.thread.join(30)
+        self.thread.join(180)
         assert not self.thread.is_alive()
 
 
@@ -82,7 +82,7 @@ def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: Z
         lambda: set(found := pulses(look)).isdisjoint(before) and len(found) == PEERS and found, what="pulses"
     )
     daemon.daemon.stop()
-    daemon.thread.join(30)
+    daemon.thread.join(180)
     assert len(daemon.trees) == 2
     assert set(after).isdisjoint(before)
     assert pulses(look) == []

@@ -110,6 +110,6 @@ def test_an_unbounded_job_with_many_tasks_runs_on_one_daemon(sardonyx_clusters: 
             task = job.task(f"step{number}", same, after=task)
         job.output("sent", kafka(sent), after=task)
         handle = cluster.submit(job)
-        until(lambda: len(cluster.records(sent)) == 100, what="all records", timeout=120)
+        until(lambda: len(cluster.records(sent)) == 100, what="all records")
         until(lambda: len(cluster.client.peers()) >= STEPS, what="a peer for each task")
         handle.kill()

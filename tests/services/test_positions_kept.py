@@ -37,10 +37,10 @@ def test_positions_of_a_killed_job_are_kept_and_the_next_one_goes_on_from_there(
     house.fill(topic, *(b'{"n": %d}' % n for n in range(RECORDS)))
     handle = house.submit(tmp_path / "first", JOB.format(topic=topic, start="'earliest'", end=None))
     with contextlib.closing(ZooKeeperSession.connect(house.settings)) as zk:
-        until(lambda: sum(positions_now(house, zk, handle, topic)) > 100, what="the first commits", timeout=60)
+        until(lambda: sum(positions_now(house, zk, handle, topic)) > 100, what="the first commits")
         before = positions_now(house, zk, handle, topic)
         handle.kill()
-        until(lambda: links_are_gone(zk, handle), what="the removal of the job's links", timeout=60)
+        until(lambda: links_are_gone(zk, handle), what="the removal of the job's links")
         (kept,) = note(zk, handle, "same").positions.values()
     assert all(earlier <= last for earlier, last in zip(before, kept, strict=True))
     copied = [record["n"] for record in house.records(f"{topic}-out")]

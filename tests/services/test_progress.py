@@ -52,7 +52,7 @@ def awaited(handle: JobHandle, what: str, there: Callable[[JobProgress], bool]) 
             return found if there(found) else None
         return None
 
-    return until(look, what=what, timeout=60)
+    return until(look, what=what)
 
 
 def test_progress_follows_rows_through_functions_and_windows(house: House, tmp_path: Path) -> None:

@@ -123,12 +123,11 @@ def test_prometheus_reads_it_and_the_alert_that_should_fires(
         "peer": watched.peer,
     }
     watched.house.crew.until(
-        lambda: prometheus.found('sardonyx_task_rows_total{task="double", what="in"} == 20'), "the rows", 90
+        lambda: prometheus.found('sardonyx_task_rows_total{task="double", what="in"} == 20'), "the rows"
     )
     until(
         lambda: prometheus.found('sardonyx_link_unread_rows{link="read.double"} == 0'),
         what="the link to be read",
-        timeout=90,
     )
     for panel in monitoring.PANELS:
         for expr in panel.exprs:
@@ -145,6 +144,6 @@ def test_prometheus_reads_it_and_the_alert_that_should_fires(
 
     watched.proxy.refuse()
     away = {"SardonyxZooKeeperAway", "SardonyxNoLeader"}
-    watched.house.crew.until(lambda: prometheus.firing() == away, "the alerts about ZooKeeper, and no other", 90)
+    watched.house.crew.until(lambda: prometheus.firing() == away, "the alerts about ZooKeeper, and no other")
     watched.proxy.accept_again()
-    watched.house.crew.until(lambda: not prometheus.firing() & away, "the alerts to end", 90)
+    watched.house.crew.until(lambda: not prometheus.firing() & away, "the alerts to end")

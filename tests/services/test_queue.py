@@ -268,7 +268,7 @@ def test_links_are_made_and_removed_any_number_of_times(task: Task, monkeypatch:
     assert KafkaLinks(task.settings).delete_links(JOB, task.spec) == LastCommits()
     assert outer.delete_links(JOB, task.spec).counts["b"] == Counts(4, 4)
     assert outer.delete_links(JOB, task.spec) == LastCommits()
-    topics = AdminClient({**task.settings.kafka.client(), "log_level": 0}).list_topics(timeout=10).topics
+    topics = AdminClient({**task.settings.kafka.client(), "log_level": 0}).list_topics(timeout=60).topics
     assert not [name for name in topics if name.startswith(task.settings.deployment)]
 
 

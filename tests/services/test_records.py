@@ -94,7 +94,7 @@ LOST = [3, 13, 15, 23, 24, 33]
 
 
 def topics(house: House) -> set[str]:
-    return set(AdminClient({**house.settings.kafka.client(), "log_level": 0}).list_topics(timeout=30).topics)
+    return set(AdminClient({**house.settings.kafka.client(), "log_level": 0}).list_topics(timeout=60).topics)
 
 
 @pytest.mark.gate
@@ -159,7 +159,7 @@ def test_letters_are_redone_once_whoever_asks(ran: Ran) -> None:
         command = [*PYTHON, "dlq", "redo", first, "--task", "share", "--spec", ran.mended()]
         env = {**environment, "SARDONYX_FAILPOINT": f"{failpoint}:1:kill"}
         with start_child(command, name=failpoint, log_path=ran.folder / f"{failpoint}.log", env=env) as child:
-            until(lambda child=child: child.poll() is not None, what=f"death at {failpoint}", timeout=60)
+            until(lambda child=child: child.poll() is not None, what=f"death at {failpoint}")
             assert child.poll() == KILLED, child.log_tail(20)
         assert ran.dead(first, "share")[0]["waiting"] == left
     (by,) = ran.dead(first, "share")[0]["redone_by"]
@@ -313,7 +313,7 @@ def test_a_lifecycle_is_closed_however_its_task_ends(house: House, tmp_path: Pat
     for name, code, said in (("breaks", "SX-FN-LIFECYCLE", "the cellar is flooded"), ("raises", "SX-FN-RAISED", "no")):
         handle, notes = lived(name, **{name: True})
         with pytest.raises(JobFailed) as failed:
-            handle.await_completion(60)
+            handle.await_completion(300)
         assert failed.value.code == code
         assert said in failed.value.traceback
         house.crew.until(lambda notes=notes: lines(notes)[-1] == "stop", "its end")

@@ -36,7 +36,6 @@ def committed(settings: Settings, group: str, topic: str) -> dict[Partition, int
     return {partition: position.offset for partition, position in found.items() if position is not None}
 
 
-@pytest.mark.timeout(400)
 def test_positions_of_a_task_without_peers_outlive_those_of_other_groups(forgetful: Settings) -> None:
     """Two groups lose their members after they have committed. Kafka drops the positions of the one that is left alone. The
     other one is renewed, keeps its positions, and the next peer reads each of the other rows once.
@@ -51,7 +50,7 @@ def test_positions_of_a_task_without_peers_outlive_those_of_other_groups(forgetf
     group, alone = task.stage.group(forgetful.deployment, JOB), f"{forgetful.deployment}.left-alone"
     other = Consumer({**forgetful.kafka.client(), "group.id": alone, "enable.auto.commit": False})
     other.subscribe([task.topic])
-    until(lambda: other.consume(1, 0.1) or other.assignment(), what="a member of the other group", timeout=60)
+    until(lambda: other.consume(1, 0.1) or other.assignment(), what="a member of the other group")
     other.commit(offsets=[TopicPartition(task.topic, number, 1) for number in range(PARTITIONS)], asynchronous=False)
     other.close()
     before = committed(forgetful, group, task.topic)
@@ -64,9 +63,9 @@ def test_positions_of_a_task_without_peers_outlive_those_of_other_groups(forgetf
         renewed.extend(renewals.look(task.graph, JOB))
         return not committed(forgetful, alone, task.topic)
 
-    until(dropped, what="the broker to drop the positions of the other group", timeout=180)
+    until(dropped, what="the broker to drop the positions of the other group")
     assert set(renewed) == {"b"}, "a group that does not exist is not renewed"
-    until(lambda: renewals.look(task.graph, JOB), what="one more renewal", timeout=60)
+    until(lambda: renewals.look(task.graph, JOB), what="one more renewal")
     assert committed(forgetful, group, task.topic) == before
     assert len(work_off(task, task.reader(), writer)) == 30 - 12
     task.close()

@@ -24,7 +24,7 @@ def write(settings: Settings, *values: bytes) -> None:
     producer = Producer({**settings.kafka.client(), "acks": "all", "enable.idempotence": True})
     for value in values:
         producer.produce(TOPIC, value, partition=0)
-    until(lambda: producer.flush(1) == 0, what="the records to be acknowledged", timeout=120)
+    until(lambda: producer.flush(1) == 0, what="the records to be acknowledged")
 
 
 def test_what_a_replaced_leader_does_not_know_is_not_missed(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_a_replaced_leader_does_not_know_is_not_missed(tmp_path: Path) -> N
         pid = services.pids[f"kafka{first}"]
         os.kill(pid, signal.SIGSTOP)
         try:
-            until(lambda: leader() not in (first, -1), what="another leader", timeout=60)
+            until(lambda: leader() not in (first, -1), what="another leader")
             write(settings, b"meanwhile")
             waiting = [pool.submit(confirmed_end, settings, TOPIC) for _ in range(2)]
         finally:

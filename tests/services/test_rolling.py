@@ -94,10 +94,10 @@ def test_an_unbounded_job_under_kills_writes_few_files(
             return len(faulty.happened) >= faults
 
         for faults in range(1, len(script) + 1):
-            until(lambda faults=faults: occurred(faults), what=f"fault {faults} of {len(script)}", timeout=90)
+            until(lambda faults=faults: occurred(faults), what=f"fault {faults} of {len(script)}")
         cluster.fill(topic, ({"n": n} for n in range(sent, sent + 500)))
         sent += 500
-        until(lambda: len(found(folder)) >= sent, what="all rows", timeout=120)
+        until(lambda: len(found(folder)) >= sent, what="all rows")
         assert found(folder) == list(range(sent))
         parts = f"{cluster.settings.deployment}.{handle.id}.write.parts"
         until(lambda: span(cluster.settings, parts)[0] > 0, what="the listing to be cut")
@@ -105,7 +105,7 @@ def test_an_unbounded_job_under_kills_writes_few_files(
             count = len(list(folder.glob("part-*")))
             assert count < sent / 20 / 2, f"{count} files of {sent / 20:g} batches"
         handle.kill()
-        until(lambda: not (folder / "_sardonyx").exists(), what="the temporary files to go", timeout=60)
+        until(lambda: not (folder / "_sardonyx").exists(), what="the temporary files to go")
         assert found(folder) == list(range(sent))
 
 
@@ -123,10 +123,10 @@ def test_a_killed_job_publishes_what_it_has_committed(
             (write,) = (task for task in handle.status().tasks if task.name == "write")
             return write.rows_out == 500
 
-        until(written, what="all rows to be committed", timeout=90)
+        until(written, what="all rows to be committed")
         assert len(found(folder)) < 500
         handle.kill()
-        until(lambda: len(found(folder)) == 500, what="the rest", timeout=60)
+        until(lambda: len(found(folder)) == 500, what="the rest")
 
 
 def test_a_bounded_job_may_roll(sardonyx_clusters: Callable[..., Cluster], tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_a_job_that_stops_rolls_what_it_has(sardonyx_clusters: Callable[..., Clu
         topic = cluster.topic("in", ({"n": n} for n in range(500)))
         cluster.peers(2)
         handle = cluster.submit(copied(topic, folder, "1 MiB or 1 h"))
-        until((folder / "_sardonyx").exists, what="the first batch", timeout=90)
+        until((folder / "_sardonyx").exists, what="the first batch")
         handle.stop()
-        assert handle.await_completion(90).status == "stopped"
+        assert handle.await_completion(300).status == "stopped"
         ((reached,),) = (task.values() for task in handle.positions().values())
         assert found(folder) == [n for n in range(500) if n // 2 < reached[n % 2]]
         assert (folder / "_SUCCESS").exists()

@@ -27,7 +27,7 @@ def test_a_task_gets_more_peers_and_larger_batches_while_it_runs(house: House, t
     given, made = house.make_topic("scale-in"), house.make_topic("scale-out")
     handle = house.submit(tmp_path, JOB.format(given=given, made=made))
     house.fill(given, *(b'{"n": %d}' % n for n in range(100)))
-    until(lambda: len(house.records(made)) == 100, what="the first records", timeout=60)
+    until(lambda: len(house.records(made)) == 100, what="the first records")
     assert handle.status(live=False).task("label").peers == 1
 
     told(house.call("job", "scale", handle.id, "--task", "lable", "--max-peers", "2"), "SX-JOB-SCALE-TASK", "'label'")
@@ -42,15 +42,15 @@ def test_a_task_gets_more_peers_and_larger_batches_while_it_runs(house: House, t
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"id": handle.id, "task": "label", "revision": 2, "changed": True}
-    until(lambda: handle.status(live=False).task("label").peers == 2, what="the second peer", timeout=60)
+    until(lambda: handle.status(live=False).task("label").peers == 2, what="the second peer")
     house.fill(given, *(b'{"n": %d}' % n for n in range(100, 300)))
-    until(lambda: len(house.records(made)) >= 300, what="the other records", timeout=60)
+    until(lambda: len(house.records(made)) >= 300, what="the other records")
     assert sorted(record["n"] for record in house.records(made)) == list(range(300))
     found = revisions(house.client, handle.id)
     assert [(each.revision, each.changed) for each in found if not each.given_up][-1] == (2, ["label"])
     again = house.call("job", "scale", handle.id, "--task", "label", "--max-peers", "2")
     assert "is like that already (revision 2)" in again.stdout
     assert handle.scale_task("label", max_peers=1, timeout=60) == 3
-    until(lambda: handle.status(live=False).task("label").peers == 1, what="one peer", timeout=60)
+    until(lambda: handle.status(live=False).task("label").peers == 1, what="one peer")
     house.clear()
     told(house.call("job", "scale", handle.id, "--task", "label", "--max-peers", "2"), "SX-JOB-ENDED", "is killed")

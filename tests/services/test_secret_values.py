@@ -129,4 +129,4 @@ def test_a_peer_without_the_secret_says_so_and_another_one_takes_the_task(
         assert "NOT_THERE_YET" in told()
         monkeypatch.setenv("NOT_THERE_YET", ENV)
         crew.peers(2)  # one of them may get another task of the job
-        crew.completed(handle, 240)  # two back-offs of a minute, if the first peer is asked once more
+        crew.completed(handle, 300)  # two back-offs of a minute, if the first peer is asked once more

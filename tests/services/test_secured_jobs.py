@@ -32,11 +32,8 @@ read = job.input("read", kafka("{source}", format="json", start="earliest", end=
 job.output("publish", kafka("{target}", format="json"), after=job.task("same", same, after=read))
 """
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # kazoo drops the socket whose handshake fails, and leaves it to the garbage collector to close it.
-    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
-]
+# kazoo drops the socket whose handshake fails, and leaves it to the garbage collector to close it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 
 class Place:

@@ -93,7 +93,7 @@ def test_a_daemon_with_signers_runs_what_they_have_signed(settings: Settings, tm
         done = called("job", "change", handle.id, signed, env=signing)
         assert done.exit_code == 0, done.output
         for output in ("old", "frames"):
-            crew.until(lambda output=output: found(output) == [*range(100)], f"the rows of {output}", 120)
+            crew.until(lambda output=output: found(output) == [*range(100)], f"the rows of {output}")
 
         for keys, code in ((other, "SX-PEER-SIGNATURE"), (str(tmp_path / "gone"), "SX-PEER-SIGNERS")):
             told(called("job", "try", handle.id, "all", signed, env={**signing, "SARDONYX__PEER__SIGNERS": keys}), code)
@@ -108,7 +108,7 @@ def test_a_daemon_with_signers_runs_what_they_have_signed(settings: Settings, tm
             "job", "change", handle.id, after, "--at", "2026-01-01T00:03:00Z", "--timeout", "2 min", env=signing
         )
         assert done.exit_code == 0, f"{done.output}\n{crew.logs()}"
-        crew.until(lambda: found("new") == [*range(180, 300)], "the rows of the new way", 120)
+        crew.until(lambda: found("new") == [*range(180, 300)], "the rows of the new way")
         assert found("old") == [*range(180)]
 
         (tmp_path / "graph").mkdir()

@@ -70,12 +70,12 @@ def test_a_job_on_a_spark_cluster_outlives_the_death_of_a_worker(
             cluster.peers("auto")
             handle = cluster.client.submit(str(spec))
             told = tmp_path / "held"
-            until(lambda: told.exists() or handle.status().ended, what="a worker to hold a row", timeout=120)
+            until(lambda: told.exists() or handle.status().ended, what="a worker to hold a row")
             assert told.exists(), handle.status().error
             above = {process.pid for process in psutil.Process(int(told.read_text())).parents()}
             (victim,) = [worker for worker in workers if worker.pid in above]
             victim.kill()
-            view = handle.await_completion(180)
+            view = handle.await_completion(300)
             found = cluster.records(sent)
     assert view.status == "completed", view.error
     assert sorted(row["n"] for row in found) == list(range(ROWS))

@@ -71,13 +71,13 @@ def test_a_database_that_goes_away(seed: int, server: Postgres, sardonyx_cluster
         cluster.peers(6)
         store = sql(server.url.replace(address, door.address), password_env=PASSWORD_ENV)
         handle = cluster.submit(counting(topic, out, end=None, store=store))
-        until(lambda: cluster.records(out), what="the first windows", timeout=90)
+        until(lambda: cluster.records(out), what="the first windows")
         door.refuse()
         cluster.fill(topic, given[3_000:])
-        until(lambda: "task_waits_for_service" in cluster.logs(1_000), what="a task that waits", timeout=90)
+        until(lambda: "task_waits_for_service" in cluster.logs(1_000), what="a task that waits")
         door.accept_again()
         wanted = closed(given)
-        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="all windows", timeout=90)
+        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="all windows")
         handle.kill()
         results = cluster.records(out)
     assert len(found(results)) == len(results), "a window gave two final results"
@@ -96,7 +96,7 @@ def test_the_state_of_a_job_that_was_killed_goes_with_it(
         jobs = []
         for _ in range(2):  # one after the other: a name means one job that has not ended
             job = cluster.submit(counting(topic, out, end=None, store=store))
-            until(lambda job=job: count(file, ENTRIES, job.id), what=f"the state of {job.id}", timeout=90)
+            until(lambda job=job: count(file, ENTRIES, job.id), what=f"the state of {job.id}")
             job.kill()
             until(lambda job=job: job.status(live=False).ended, what=f"the end of {job.id}")
             jobs.append(job)

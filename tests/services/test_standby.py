@@ -40,17 +40,17 @@ def test_a_standby_takes_over_what_was_committed(store: str, sardonyx_clusters: 
         daemons = [cluster.peers(3)]
         handle = cluster.submit(job)
         cluster.fill(given, rows(0, 200))
-        until(lambda: len(cluster.records(out)) == 200, what="the first results", timeout=180)
+        until(lambda: len(cluster.records(out)) == 200, what="the first results")
         for turn in range(2):
             daemons.append(cluster.peers(3))
-            until(lambda: said(daemons[-1], "standby_ready") >= 3, what="the state to be followed", timeout=120)
+            until(lambda: said(daemons[-1], "standby_ready") >= 3, what="the state to be followed")
             cluster.fill(given, rows(200 + 200 * turn, 300 + 200 * turn))
-            until(lambda: len(cluster.records(out)) == 300 + 200 * turn, what="results of the first", timeout=180)  # noqa: B023
+            until(lambda: len(cluster.records(out)) == 300 + 200 * turn, what="results of the first")  # noqa: B023
             killed = daemons.pop(0)
             cluster.daemons.remove(killed)  # no test waits for one that was to end
             killed.process.signal(signal.SIGKILL)
             cluster.fill(given, rows(300 + 200 * turn, 400 + 200 * turn))
-            until(lambda: len(cluster.records(out)) == 400 + 200 * turn, what="results of the next", timeout=180)  # noqa: B023
+            until(lambda: len(cluster.records(out)) == 400 + 200 * turn, what="results of the next")  # noqa: B023
             assert said(daemons[0], "state_followed") == 3
             assert said(daemons[0], "state_restored") == 0
         found = cluster.records(out)

@@ -55,7 +55,7 @@ def test_keys_and_open_windows_are_shown_while_peers_die(sardonyx_clusters: Call
                 return sum(len(each.states.get("seen", ())) for each in handle.state("keep"))
             return 0
 
-        until(lambda: kept_rows() == ROWS, what="all rows in the state", timeout=180)
+        until(lambda: kept_rows() == ROWS, what="all rows in the state")
         found = {each.key[0]: each for each in handle.state("keep")}
         assert sorted(found) == list(range(USERS))
         for user, each in found.items():
@@ -65,9 +65,7 @@ def test_keys_and_open_windows_are_shown_while_peers_die(sardonyx_clusters: Call
         (one,) = handle.state("keep", ["3"])
         assert one == found[3]
         assert list(handle.state("keep", ["99"])) == []
-        until(
-            lambda: sum(row["hits"] for row in handle.state("count")) == ROWS, what="all rows in windows", timeout=180
-        )
+        until(lambda: sum(row["hits"] for row in handle.state("count")) == ROWS, what="all rows in windows")
         (open_window,) = handle.state("count", ["3"])
         assert (open_window["user"], open_window["hits"]) == (3, ROWS // USERS)
         with pytest.raises(SardonyxError, match="SX-STATE-NONE"):

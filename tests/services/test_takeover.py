@@ -100,7 +100,7 @@ def test_only_the_epoch_stops_a_write_that_was_decided_on(
             until(lambda: first.stopped, what="the first leader to stop")
             leader = min(zk.children(node_paths.ELECTION), key=lambda node: node[-10:])
             zk.delete(f"{node_paths.ELECTION}/{leader}")
-            assert second.leading.wait(30)
+            assert second.leading.wait(180)
             until(lambda: completed(zk, "count-1"), what="the job to be completed")
             comes_to_hold(zk, settings)
             before = list(event_log.read_entries(zk))
@@ -122,7 +122,7 @@ class Topics:
         self._admin = AdminClient({**settings.kafka.client(), "log_level": 0})
 
     def stand(self) -> set[str]:
-        return {topic for topic in self._admin.list_topics(timeout=30).topics if topic.startswith(self._prefix)}
+        return {topic for topic in self._admin.list_topics(timeout=60).topics if topic.startswith(self._prefix)}
 
 
 def owned(settings: Settings, job: str) -> set[str]:

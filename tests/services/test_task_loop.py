@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,11 +33,9 @@ from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession
-from tests import waiting
 from tests.proxy import Proxy
 from tests.services.crew import Crew
-
-until = partial(waiting.until, timeout=90)
+from tests.waiting import until
 
 JOB = "loop-1"
 ROWS = 60
@@ -59,7 +56,7 @@ DOORS = _Doors()
 
 def work(rows: DataFrame) -> DataFrame:
     DOORS.entered.set()
-    assert DOORS.open.wait(90)
+    assert DOORS.open.wait(180)
     DOORS.left.set()
     return rows
 
@@ -207,11 +204,11 @@ EXACT = list(range(ROWS))
 def test_a_batch_whose_grant_goes_while_spark_works_commits_nothing(stand: Stand):
     """The loop ends at once, whatever Spark still does; a successor finds everything still to be done, and does it once."""
     first = stand.peer("work")
-    assert DOORS.entered.wait(90)
+    assert DOORS.entered.wait(180)
     first.handle.revoke()
     first.ends()
     DOORS.open.set()
-    assert DOORS.left.wait(90)
+    assert DOORS.left.wait(180)
     assert (stand.ids(), stand.counted("work")) == ([], Counts())
     stand.through(stand.peer("work"))
     assert stand.ids() == EXACT
@@ -229,7 +226,7 @@ def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monk
 
     monkeypatch.setattr(TransactionalWriter, "open", noted)
     peer = stand.peer("work")
-    assert DOORS.entered.wait(90)
+    assert DOORS.entered.wait(180)
     rival = TransactionalWriter(stand.settings, peer.work.transactional_id)
     rival.open()
     DOORS.open.set()
@@ -242,17 +239,17 @@ def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monk
 def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkeypatch: pytest.MonkeyPatch):
     """Fenced when its task was given to the rival, a loop stands down, and everything is the rival's to do."""
     zombie = stand.peer("work")
-    assert DOORS.entered.wait(90)
+    assert DOORS.entered.wait(180)
     at_the_failpoint, go = threading.Event(), threading.Event()
 
     def wait(point: str) -> None:
         if point == "begin" and threading.current_thread() is zombie.thread:
             at_the_failpoint.set()
-            assert go.wait(90)
+            assert go.wait(180)
 
     monkeypatch.setattr(batch_commit, "failpoint", wait)
     DOORS.open.set()
-    assert at_the_failpoint.wait(90)
+    assert at_the_failpoint.wait(180)
     zombie.handle.revoke()  # past its last look at the handle: only the fences are left
     heir = stand.peer("work")
     until(lambda: (clients := heir.loop.session.clients) and clients.reader._held, what="the heir to hold the slot")
@@ -292,7 +289,7 @@ def aborted(stand: Stand) -> bool:
     """Whether something was written to the output that no reader waits for any more, and none sees."""
     consumer = Consumer({**stand.settings.kafka.client(), "group.id": "look", "isolation.level": "read_committed"})
     topic = next(each.topic for each in stand.graph.links if each.name == "work.drop")
-    stable = [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=10)[1] for n in range(PARTITIONS)]
+    stable = [consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=60)[1] for n in range(PARTITIONS)]
     consumer.close()
     return any(stable)
 
@@ -310,11 +307,11 @@ def test_nothing_is_committed_while_zookeeper_is_away(
         zk = ZooKeeperSession.connect(settings.model_copy(update={"zookeeper": distant}))
         stand.trees.append(zk)
         peer = stand.peer("work", zk=zk)
-        assert DOORS.entered.wait(90)
+        assert DOORS.entered.wait(180)
         proxy.refuse()
         until(lambda: not zk.connected, what="the connection to be lost")
         DOORS.open.set()
-        assert DOORS.left.wait(90)
+        assert DOORS.left.wait(180)
         polls = counting(monkeypatch)
         until(lambda: polls() > 40, what="the loop to wait for a while")
         assert stand.counted("work") == Counts()
@@ -395,11 +392,11 @@ def test_a_sealer_that_was_held_up_writes_no_second_marker(
     def waits(point: str) -> None:
         if point == "seal" and threading.current_thread() is peers[0].thread and not held.is_set():
             held.set()
-            assert go_on.wait(90)
+            assert go_on.wait(180)
 
     monkeypatch.setattr(sealing, "failpoint", waits)
     peers[0].handle.update("sealing")
-    assert held.wait(90)
+    assert held.wait(180)
     peers[1].handle.update("sealing")
     until(lambda: stand.told("complete", peers[1]), what="the second peer to seal")
     go_on.set()
@@ -445,10 +442,10 @@ def test_a_daemon_ends_when_told_though_its_broker_is_gone(tmp_path: Path, how: 
             job = Job("endless")
             job.output("drop", blackhole(), after=job.input("make", generator(count=100_000, rate=100)))
             handle = crew.client.submit(job)
-            crew.until(lambda: (handle.status().task("drop").rows_in or 0) > 0, "the first rows", 120)
+            crew.until(lambda: (handle.status().task("drop").rows_in or 0) > 0, "the first rows")
             os.kill(own.pids["kafka"], how)
             os.kill(daemon.pid, signal.SIGTERM)
-            crew.until(lambda: daemon.poll() is not None, "the daemon's end", 60)
+            crew.until(lambda: daemon.poll() is not None, "the daemon's end")
             assert daemon.poll() == 0, crew.logs()
             own.stop("kafka", kill=True)  # one that is stopped would not hear that it is to end
 

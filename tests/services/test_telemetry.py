@@ -57,7 +57,7 @@ def test_the_last_batches_of_a_killed_peer_are_on_the_page(crew: Crew, settings:
     def committed() -> int:
         return handle.status().task("slow").rows_in or 0
 
-    crew.until(lambda: committed() >= 4 * SIZE, "some batches to be committed", 120)
+    crew.until(lambda: committed() >= 4 * SIZE, "some batches to be committed")
     working = set(handle.status(live=False).task("slow").peer_ids)
     doomed.kill()
     command = [sys.executable, "-m", "sardonyx", "web", "--port", "0"]

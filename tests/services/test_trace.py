@@ -52,14 +52,14 @@ def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_pat
     topic, folder = house.make_topic("way"), tmp_path / "kept"
     house.put(topic, 0, *(b'{"n": %d}' % n for n in (10, 11, 12, 13, 14, 15)))
     handle = house.submit(tmp_path, JOB.format(topic=topic, folder=folder))
-    until(lambda: len(house.records(f"{topic}-out")) == 4, what="all results", timeout=90)
+    until(lambda: len(house.records(f"{topic}-out")) == 4, what="all results")
 
     def traced(offset: int) -> RecordTrace:
         def through() -> RecordTrace | None:
             found = handle.trace(topic, 0, offset)
             return found if all(each.state == "through" for each in found.tasks) else None
 
-        return until(through, what=f"record {offset} to be through", timeout=60)
+        return until(through, what=f"record {offset} to be through")
 
     found = traced(5)
     some, last, kept = of(found, "some"), of(found, "last"), of(found, "kept")
@@ -78,12 +78,12 @@ def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_pat
     def filed() -> list[str]:
         return [name for each in of(traced(5), "kept").outputs for name in each.files]
 
-    names = until(filed, what="the file to be complete", timeout=60)
+    names = until(filed, what="the file to be complete")
     for name in names:
         until((folder / name).exists, what=f"the file {name}")
         assert 15 in {json.loads(line)["n"] for line in (folder / name).read_text().splitlines()}
 
-    until(lambda: of(traced(4), "some").dropped, what="it to be certain that nothing was written", timeout=60)
+    until(lambda: of(traced(4), "some").dropped, what="it to be certain that nothing was written")
     assert of(traced(4), "some").outputs == []
     dead = traced(3)
     assert [(each.task, each.sure) for each in dead.letters] == [("some", True)]
@@ -96,7 +96,6 @@ def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_pat
     until(
         lambda: "some: dropped it" in house.call("job", "trace", handle.id, f"{topic}[0]@4").stdout,
         what="the command to say so",
-        timeout=60,
     )
     as_json = json.loads(house.call("job", "trace", handle.id, f"{topic}[0]@5", "--json").stdout)
     assert msgspec.convert(as_json, RecordTrace).tasks == traced(5).tasks
@@ -108,13 +107,13 @@ def test_what_is_deleted_is_unknown(house: House, tmp_path: Path) -> None:
     topic, folder = house.make_topic("trimmed"), tmp_path / "kept"
     handle = house.submit(tmp_path, JOB.format(topic=topic, folder=folder).replace(', keep="1 h"', ""))
     house.put(topic, 0, *(b'{"n": %d}' % n for n in range(15, 25)))
-    until(lambda: len(house.records(f"{topic}-out")) == 10, what="all results", timeout=90)
+    until(lambda: len(house.records(f"{topic}-out")) == 10, what="all results")
 
     def trimmed() -> TaskOnWay | None:
         some = of(handle.trace(topic, 0, 0), "some")
         return some if any("it is deleted, since its reader has read it" in text for text in some.unknown) else None
 
-    some = until(trimmed, what="what was read to be trimmed", timeout=120)
+    some = until(trimmed, what="what was read to be trimmed")
     assert not some.dropped
     house.clear()
 
@@ -139,9 +138,9 @@ def test_a_record_that_is_held_is_told_its_window(house: House, tmp_path: Path) 
         count = of(handle.trace(topic, 0, 0), "count")
         return count if count.state == "held" else None
 
-    until(lambda: handle.status(live=False).status == "running", what="the job to run", timeout=60)
-    until(lambda: house.call("job", "progress", handle.id).exit_code == 0, what="its queues", timeout=60)
-    count = until(held, what="the record to be held", timeout=60)
+    until(lambda: handle.status(live=False).status == "running", what="the job to run")
+    until(lambda: house.call("job", "progress", handle.id).exit_code == 0, what="its queues")
+    count = until(held, what="the record to be held")
     begin = 1_795_428_000_000_000  # 2026-11-23T10:00:00Z
     assert count.windows == [(begin, begin + 60_000_000)]
     assert [each.read[0].link for each in count.batches] == ["hits.count"]

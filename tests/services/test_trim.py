@@ -135,14 +135,14 @@ def test_an_unbounded_job_under_kills_loses_nothing(sardonyx_clusters: Callable[
         job.output("sent", kafka(sent), after=job.task("again", same, after=passed, batch_size=100), batch_size=100)
         peer = cluster.peers(4, faults=[kill_at("written", 9)])
         handle = cluster.submit(job)
-        until(lambda: peer.happened, what="the peers' death", timeout=90)
+        until(lambda: peer.happened, what="the peers' death")
         leader.process.kill()
         cluster.fill(topic, ({"n": n} for n in range(ROWS, 2 * ROWS)))
 
         def arrived() -> bool:
             return len(cluster.records(sent)) >= 2 * ROWS
 
-        until(arrived, what="all records", timeout=120)
+        until(arrived, what="all records")
         queues = [f"{cluster.settings.deployment}.{handle.id}.{name}" for name in ("pass.again", "again.sent")]
         until(lambda: not any(cluster.records(queue) for queue in queues), what="the queues to be empty")
         assert sorted(row["n"] for row in cluster.records(sent)) == list(range(2 * ROWS))

@@ -65,12 +65,12 @@ def test_a_new_version_is_tried_on_rows_of_the_running_job(house: House, tmp_pat
 
     old = version("old")
     handle = house.client.submit(old)
-    until(lambda: house.client.job(handle.id).status().status == "running", what="the job to run", timeout=60)
+    until(lambda: house.client.job(handle.id).status().status == "running", what="the job to run")
     with pytest.raises(SardonyxError, match="SX-TRY-EMPTY"):
         handle.try_task("price", old)
     house.fill(topic, *(b'{"n": %d}' % n for n in range(60)))
     house.put(topic, 0, b"no JSON")
-    until(lambda: len(house.records(f"{topic}-out")) == 50, what="all results", timeout=120)
+    until(lambda: len(house.records(f"{topic}-out")) == 50, what="all results")
 
     assert counts(tried("price", old)) == {"equal": 60}
     found = tried("price", version("priced", NEW))
@@ -99,6 +99,6 @@ def test_a_new_version_is_tried_on_rows_of_the_running_job(house: House, tmp_pat
     assert len(house.records(f"{topic}-out")) == 50, "a trial writes nothing"
     assert handle.status().error is None
     handle.kill()
-    until(lambda: handle.status().ended, what="the job to end", timeout=60)
+    until(lambda: handle.status().ended, what="the job to end")
     with pytest.raises(SardonyxError, match="SX-TRY-GONE"):
         handle.try_task("price", old)

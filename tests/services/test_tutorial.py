@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.waiting import until
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -73,17 +71,15 @@ class Reader:
                 found = until(
                     lambda: re.search(r"^\. /.*$", printed.read_text("utf-8"), re.MULTILINE),
                     what=wanted,
-                    timeout=120,
                 )
                 self.exports = found[0]
                 yield
                 process.send_signal(signal.SIGINT)
-                process.wait(60)
+                process.wait(180)
             finally:
                 process.kill()
 
 
-@pytest.mark.timeout(600)
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     """From the first block to the last, with the output that it shows."""
     blocks = BLOCK.findall(TUTORIAL.read_text("utf-8"))

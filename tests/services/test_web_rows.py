@@ -95,11 +95,11 @@ def made(zookeeper: str, kafka: str, folder: Path) -> Iterator[Scene]:
         def rows_in(task: str) -> int:
             return handle.status().task(task).rows_in or 0
 
-        until(lambda: rows_in("slow") == 8, what="the first rows to be through", timeout=90)
+        until(lambda: rows_in("slow") == 8, what="the first rows to be through")
         with hold.open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             scene.put(*range(10, 20))
-            until(lambda: rows_in("price") == 20, what="the other rows to be written", timeout=60)
+            until(lambda: rows_in("price") == 20, what="the other rows to be written")
             yield scene._replace(handle=handle)
         house.clear()
 
@@ -143,7 +143,6 @@ def test_rows_and_letters_are_those_of_the_commands(scene: Scene) -> None:
     counted = until(
         lambda: [each for each in scene.asked("dead-letters")["items"] if each["letters"] == 5],
         what="the new letter to be counted",
-        timeout=60,
     )
     assert (counted[0]["waiting"], counted[0]["dropped"]) == (1, 4)
 
@@ -157,7 +156,7 @@ def test_the_task_stream_holds_the_batches_of_all_tasks(scene: Scene) -> None:
         rows = sum(each.get("rows_in", 0) for each in worked if each["task"] == "price")
         return rows >= 20 and {each["task"] for each in worked} >= {"price", "slow"} and found
 
-    found = until(told, what="the committed batches of two tasks", timeout=60)
+    found = until(told, what="the committed batches of two tasks")
     assert found["problem"] == ""
     for each in found["items"]:
         assert each["job"] == scene.handle.id

@@ -69,17 +69,15 @@ def test_what_windows_keep_of_their_failures_is_redone_or_refused(sardonyx_clust
         until(
             lambda: (1, "b") in found(cluster.records(of_rows)) and (1, "b") in found(cluster.records(of_results)),
             what="the windows of two hours to close",
-            timeout=120,
         )
         cluster.fill(topic, [late], partitions=1)
         letters = DeadLetters(cluster.client)
         until(
             lambda: any(each.letter.failure.code == "SX-TIME-LATE" for each in letters.letters(job.id, "results")),
             what="the late row to be kept",
-            timeout=60,
         )
         job.stop()
-        first = job.await_completion("2 min")
+        first = job.await_completion("5 min")
         without = {window: count for window, count in hits.items() if window != (1, "a")}
         assert found(cluster.records(of_rows)) == Counter(without)
         assert found(cluster.records(of_results)) == Counter(without)
@@ -90,7 +88,7 @@ def test_what_windows_keep_of_their_failures_is_redone_or_refused(sardonyx_clust
 
         mended = load_job(windows(topic, of_rows, of_results, strict=False))
         for task, handle in letters.redo_each(first.id, corrected=mended):
-            view = handle.await_completion("2 min")
+            view = handle.await_completion("5 min")
             if task == "results":
                 assert [(each.letter.kind, each.letter.failure.code) for each in letters.letters(view.id)] == [
                     ("made", "SX-LETTER-MADE")

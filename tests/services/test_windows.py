@@ -146,7 +146,7 @@ def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_cl
         cluster.peers(6)
         handle = cluster.submit(counting(topic, out, end=None))
         wanted = closed(given)
-        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="the windows to close", timeout=90)
+        until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="the windows to close")
         handle.kill()
 
 

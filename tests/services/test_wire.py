@@ -95,7 +95,7 @@ class Daemon:
 
     def stop(self) -> None:
         self._daemon.stop()
-        self._thread.join(30)
+        self._thread.join(180)
         assert not self._thread.is_alive()
 
 
