@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
@@ -11,9 +14,22 @@ def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
     """
     while True:
         double = KazooClient(hosts=hosts, client_id=client_id)
-        double.start(15)
-        now = double.client_id  # another one, where ours has ended; none, if we are being thrown out
+        now = None
+        with contextlib.suppress(KazooTimeoutError):  # the machine has other things to do
+            double.start(15)
+            now = double.client_id  # another one, where ours has ended; none, if we are being thrown out
         double.stop()
         double.close()
         if now is not None and now[0] != client_id[0]:
             return
+
+
+def password_of(session: int) -> bytes:
+    """The password that ZooKeeper gave a session: what Java's generator makes of the id and a constant of its server."""
+    mask, state = (1 << 48) - 1, session ^ 0xB3415C00
+    state = (state ^ 0x5DEECE66D) & mask
+    password = b""
+    while len(password) < 16:
+        state = (state * 0x5DEECE66D + 0xB) & mask
+        password += (state >> 16).to_bytes(4, "little")
+    return password

@@ -199,7 +199,7 @@ class Flow:
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
-            until(lambda: self.sight.count >= final.count, what="the reader to have seen all")
+            until(lambda: self.sight.count >= final.count, what="the reader to have seen all", timeout=60)
         self.close()
         gone = 0
         for place, seen in self.sight.places.items():

@@ -25,7 +25,7 @@ from tests.faults.cluster import SESSION, TRANSACTION, Seat, now
 from tests.faults.flow import abandoned
 from tests.faults.scene import NotNow, Scene, Verb
 from tests.faults.servers import Pick, any_of, back_again, majority_of, rolling, standing_still
-from tests.sessions import end_session
+from tests.sessions import end_session, password_of
 from tests.waiting import until
 
 PATIENCE = 20.0
@@ -236,17 +236,6 @@ def _while_some_leave(verb: Verb) -> Verb:
 # Sessions
 
 
-def password_of(session: int) -> bytes:
-    """The password that ZooKeeper gave a session: what Java's generator makes of the id and a constant of its server."""
-    mask, state = (1 << 48) - 1, session ^ 0xB3415C00
-    state = (state ^ 0x5DEECE66D) & mask
-    password = b""
-    while len(password) < 16:
-        state = (state * 0x5DEECE66D + 0xB) & mask
-        password += (state >> 16).to_bytes(4, "little")
-    return password
-
-
 def _expire(scene: Scene, session: int) -> None:
     end_session(scene.cluster.services.zookeeper, (session, password_of(session)))
 
@@ -409,4 +398,4 @@ def _kinds() -> dict[str, Kind]:
 KINDS = _kinds()
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
 
-__all__ = ["FAMILIES", "KINDS", "Kind", "at_failpoint", "password_of"]
+__all__ = ["FAMILIES", "KINDS", "Kind", "at_failpoint"]

@@ -28,7 +28,8 @@ from tests.faults.replays import Span, judged
 from tests.faults.rolled import Result
 from tests.faults.shapes import KEYS, SHAPES, SOURCE
 from tests.faults.sights import GraphSight, RoundsSight, Sight, _edge, _mixed, _step
-from tests.faults.verbs import FAMILIES, KINDS, password_of
+from tests.faults.verbs import FAMILIES, KINDS
+from tests.sessions import password_of
 
 
 @pytest.mark.gate

@@ -11,26 +11,33 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import threading
 import uuid
 from pathlib import Path
 
+import msgspec
 import pytest
+from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from coordinator.core.state import new_state
 from coordinator.history.replay import Replay
 from coordinator.loop import event_log
 from sardonyx.core import node_paths
 from sardonyx.core.events import Evicted, JobSubmitted, PeerBorn, kind_of
+from sardonyx.core.notes import CandidateNote, PulseNote
 from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.zookeeper.errors import ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.core.scenario_runner import spec_of
 from tests.services import light
 from tests.services.coordination import completed, hold_together
 from tests.services.light import Actor, coordinator_process, peer_process
+from tests.sessions import end_session, password_of
 from tests.waiting import until
 
-DOOMED, SAFE = 3, 30
-"""Session timeouts, in seconds: of a process that is to die, and of one that must not."""
+SESSION = 30
+"""Seconds that a session lives: a process that was not killed loses none, however slow the machine is. The sessions of those that
+were are ended by :meth:`Play._bury`."""
 FAILPOINTS = (
     "before-append",
     "after-append",
@@ -59,15 +66,16 @@ class Play:
         self._actors: list[Actor] = []
         self._failpoint = failpoint
         self._name = f"h{uuid.uuid4().hex[:10]}"
-        self.zk = ZooKeeperSession.connect(self.settings(SAFE))
-        light.set_stage(self.zk)
-
-    def settings(self, session: float) -> Settings:
-        return load_settings(
+        self.settings: Settings = load_settings(
             deployment=self._name,
-            zookeeper={"hosts": self._zookeeper, "session_timeout": session},
-            coordinator={"ack_timeout": 30, "revoke_grace": 1},
+            zookeeper={"hosts": zookeeper, "session_timeout": SESSION},
+            coordinator={"ack_timeout": 600, "revoke_grace": 1},
         )
+        self.zk = ZooKeeperSession.connect(self.settings)
+        light.set_stage(self.zk)
+        self._over = threading.Event()
+        self._undertaker = threading.Thread(target=self._bury, name="undertaker", daemon=True)
+        self._undertaker.start()
 
     def begin(self) -> None:
         """Coordinators, and a job whose links stand."""
@@ -79,18 +87,41 @@ class Play:
 
     def coordinator(self, failpoint: str = "") -> Actor:
         name = f"coordinator-{len(self._actors)}"
-        return self._act(coordinator_process(name, self._folder, self.settings(DOOMED), failpoint=failpoint))
+        return self._act(coordinator_process(name, self._folder, self.settings, failpoint=failpoint))
 
-    def peer(self, name: str, *holds: str, failpoint: str = "", session: float | None = None) -> Actor:
+    def peer(self, name: str, *holds: str, failpoint: str = "") -> Actor:
         """One more light peer, born when this returns. It dies at ``failpoint``; see :data:`light.STEPS` for ``holds``."""
-        lives = session or (DOOMED if failpoint else SAFE)
-        actor = self._act(peer_process(name, self._folder, self.settings(lives), failpoint=failpoint, holds=holds))
+        actor = self._act(peer_process(name, self._folder, self.settings, failpoint=failpoint, holds=holds))
         self.tells(f"{name} born")
         return actor
 
     def _act(self, actor: Actor) -> Actor:
         self._actors.append(actor)
         return actor
+
+    def _bury(self) -> None:
+        """End the sessions of those that are dead, which would live on for as long as those of the living may be silent."""
+        while not self._over.wait(0.1):
+            dead = {actor.pid for actor in list(self._actors) if actor.exit_code is not None}
+            if not dead:
+                continue
+            with contextlib.suppress(ZooKeeperAway, NoNodeError, ConnectionLoss):  # looked for again soon
+                for session in self._sessions(dead):
+                    end_session(self._zookeeper, (session, password_of(session)))
+
+    def _sessions(self, pids: set[int]) -> set[int]:
+        """Those that peers and coordinators of these processes hold nodes in."""
+        found = set()
+        for folder in (node_paths.PULSE, node_paths.ELECTION):
+            for path in [f"{folder}/{name}" for name in self.zk.children(folder)]:
+                data, stat = self.zk.client.get(self.zk.path(path))
+                if folder == node_paths.PULSE:
+                    pid = msgspec.json.decode(data, type=PulseNote).pid
+                else:
+                    pid = int(msgspec.json.decode(data, type=CandidateNote).name.rpartition(":")[2])
+                if pid in pids:
+                    found.add(stat.ephemeralOwner)
+        return found
 
     def go(self, name: str, step: str) -> None:
         light.go(self.zk, name, step)
@@ -125,7 +156,7 @@ class Play:
         until(lambda: self.zk.children(node_paths.INBOX) == [], what="the inbox to be empty")
         until(lambda: event_log.read_checkpoint(self.zk) == event_log.last(self.zk), what="all to be decided")
         assert self.leader.exit_code == -signal.SIGKILL, f"the leader outlived {self._failpoint}"
-        hold_together(self.zk, self.settings(SAFE))
+        hold_together(self.zk, self.settings)
         assert self.zk.children(node_paths.SENTINEL) == []
         assert self.sentinels()[-1].endswith(" write")
         return self.story()
@@ -134,6 +165,8 @@ class Play:
         return light.sentinels(self.zk)
 
     def close(self) -> None:
+        self._over.set()
+        self._undertaker.join()
         for actor in self._actors:
             actor.kill()
         self.zk.close()
@@ -173,7 +206,7 @@ def dies_while_active(play: Play) -> None:
 def completes_when_dead(play: Play) -> None:
     """6. "complete!" is handled only after the death of who said it: the task is not complete, the next peer seals again."""
     play.begin()
-    p1 = play.peer("P1", failpoint="complete:1:stop", session=SAFE)
+    p1 = play.peer("P1", failpoint="complete:1:stop")
     held_up(p1)
     (told_as,) = play.zk.children(node_paths.PULSE)
     play.zk.request(Evicted(peer=told_as))
