@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
@@ -72,7 +72,7 @@ class House:
         new = NewTopic(topic, num_partitions=2, config=config)
         admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.create_topics([new]).values():
-            future.result(30)
+            future.result(60)
         await_topics(admin, self.settings, [topic])
         return topic
 
@@ -81,7 +81,7 @@ class House:
         admin = AdminClient({**self.settings.kafka.client(), "log_level": 0})
         for future in admin.delete_topics([topic]).values():
             with contextlib.suppress(KafkaException):
-                future.result(30)
+                future.result(60)
         until(lambda: topic not in admin.list_topics(timeout=60).topics, what="the topic to be gone")
 
     def fill(self, topic: str, *values: bytes) -> None:
@@ -94,7 +94,7 @@ class House:
         producer = Producer({**self.settings.kafka.client(), "log_level": 0, "enable.idempotence": True})
         for value in values:
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def records(self, topic: str) -> list[Any]:
         """The JSON records of a topic that are committed, in no order."""
@@ -103,14 +103,18 @@ class House:
         try:
             partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-            found, ended = [], 0
-            while ended < len(partitions):
-                message = consumer.poll(30)
+            found: list[Any] = []
+            ended: set[int] = set()
+            while len(ended) < len(partitions):
+                message = consumer.poll(60)
                 assert message is not None, f"{topic} cannot be read to its end"
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     found.append(json.loads(message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:  # of one to which a job writes it comes again and again
+                    ended.add(message.partition())
                 else:
-                    ended += 1
+                    assert error.retriable(), error
             return found
         finally:
             consumer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sardonyx import Job, generator, kafka
@@ -51,12 +51,15 @@ def messages(settings: Settings, topic: str, partitions: int = 2) -> list[list[t
     )
     found: list[list[tuple[bytes | None, list[str]]]] = [[] for _ in range(partitions)]
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    ended = 0
-    while ended < partitions:
-        message = consumer.poll(30)
+    ended: set[int] = set()
+    while len(ended) < partitions:
+        message = consumer.poll(60)
         assert message is not None, "the topic does not come to its end"
-        if message.error() is not None:
-            ended += 1
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF or error.retriable(), error
+            if error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
         else:
             headers = [name for name, _ in message.headers() or ()]
             found[message.partition()].append((message.value(), headers))
