@@ -226,7 +226,7 @@ class Cluster(contextlib.ExitStack):
 def _warm(kafka: str) -> None:
     """A fresh broker makes the topics of its transactions and groups when the first of each comes."""
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": "warm"})
-    producer.init_transactions(60)
+    producer.init_transactions(180)
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "warm"})
 
     def answers() -> bool:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from queues.dead_letters import row_of
 from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
 from tests.faults.sights import KINDS, Sight
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 _QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
 
@@ -78,7 +78,7 @@ class Feed:
 
     def arrived(self) -> None:
         """Wait until all that was given stands in Kafka."""
-        assert self._producer.flush(60) == 0, "Kafka does not take the feed"
+        assert self._producer.flush(180) == 0, "Kafka does not take the feed"
 
     def finish(self) -> None:
         """Fill every partition up to its end; the marks of strangers' transactions count too."""
@@ -162,7 +162,7 @@ class Flow:
         admin = AdminClient(self.config)
         new = [NewTopic(topic, num_partitions=PARTITIONS) for topic in topics]
         for future in admin.create_topics(new).values() if new else ():
-            future.result(30)
+            future.result(60)
         until(lambda: set(topics) <= set(admin.list_topics(timeout=60).topics), what="the topics to be known")
 
     @property
@@ -257,7 +257,7 @@ class Flow:
     def _all(self, topic: str, partitions: int = PARTITIONS) -> Iterator[tuple[int, bytes]]:
         consumer = self._consumer(topic, partitions)
         ended: set[int] = set()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while len(ended) < partitions:
             assert time.monotonic() < deadline, f"{topic} cannot be read to its end: a transaction holds it up"
             for message in consumer.consume(1000, 0.1):
@@ -308,10 +308,10 @@ def abandoned(kafka: str, topic: str, partition: int, alive: float) -> Callable[
             "transaction.timeout.ms": int(alive * 1000),
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     producer.begin_transaction()
     producer.produce(topic, b'{"id":-1,"key":"never"}', partition=partition)
-    if producer.flush(30):
+    if producer.flush(120):
         raise KafkaException("the stranger could not write")
     held = [producer]
     return held.clear

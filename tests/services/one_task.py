@@ -86,7 +86,7 @@ class Task:
         producer = Producer(
             {**self.settings.kafka.client(), "transactional.id": f"{self.settings.deployment}/feed/{uuid.uuid4()}"}
         )
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         sent = Counter({number: 1 for number in range(PARTITIONS) if sentinel})
         for number in range(rows):
@@ -96,7 +96,7 @@ class Task:
         for number in range(PARTITIONS) if sentinel else ():
             message = sentinel_message(self.stage.ingress[0], number, sentinel or "", "feed")
             producer.produce(self.topic, partition=number, headers=message.headers)
-        producer.commit_transaction(30)
+        producer.commit_transaction(120)
         wanted = {place: end + sent[place.number] + (sent[place.number] > 0) for place, end in ends.items()}
         until(lambda: topic_log.stable_ends(self.settings, places) == wanted, what="the commit to be seen everywhere")
 

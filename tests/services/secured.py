@@ -140,22 +140,22 @@ class Grants:
     def give(self, user: str, rights: Iterable[Right]) -> None:
         wanted = [_binding(user, right) for right in rights]
         for future in self._admin.create_acls(wanted).values():
-            future.result(30)
+            future.result(60)
         until(lambda: set(wanted) <= set(self._of(user)), what="the rights to be given")
 
     def take(self, user: str, *rights: Right) -> None:
         gone = [_binding(user, right) for right in rights]
         for future in self._admin.delete_acls([_filter(binding) for binding in gone]).values():
-            future.result(30)
+            future.result(60)
         until(lambda: not set(gone) & set(self._of(user)), what="the rights to be gone")
 
     def take_all(self, user: str) -> None:
         for future in self._admin.delete_acls([_all_of(user)]).values():
-            future.result(30)
+            future.result(60)
         until(lambda: not self._of(user), what="all rights to be gone")
 
     def _of(self, user: str) -> list[AclBinding]:
-        return self._admin.describe_acls(_all_of(user)).result(30)
+        return self._admin.describe_acls(_all_of(user)).result(60)
 
 
 _KINDS = {

@@ -40,12 +40,12 @@ def topic(settings: Settings) -> str:
     admin = AdminClient({**settings.kafka.client(), "log_level": 0})
     kept = {"retention.ms": "-1"}  # the records say that they are old
     for future in admin.create_topics([NewTopic(name, num_partitions=2, config=kept)]).values():
-        future.result(30)
+        future.result(60)
     producer = Producer({**settings.kafka.client(), "log_level": 0})
     for number in range(RECORDS):
         at = FIRST + timedelta(minutes=number)
         producer.produce(name, str(number), partition=0, timestamp=int(at.timestamp() * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return name
 
 
@@ -195,7 +195,7 @@ def test_what_is_between_is_read_and_nothing_else(way: Callable[..., Way], setti
     bound = way(start=AFTER_THREE)
     producer = Producer({**settings.kafka.client(), "log_level": 0})
     producer.produce(topic, "99", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     bound.peer().to_end()
     assert bound.numbers() == list(range(3, RECORDS))
 
@@ -216,7 +216,7 @@ def told(settings: Settings) -> str:
     name = f"{settings.deployment}-told"
     admin = AdminClient({**settings.kafka.client(), "log_level": 0})
     for future in admin.create_topics([NewTopic(name, num_partitions=1)]).values():
-        future.result(30)
+        future.result(60)
     return name
 
 

@@ -225,7 +225,7 @@ class TestPostgresOutput(OnPostgres, PositionedOutputSuite):
             until(lambda: self.rows(waits) == [(1,)], what="the second to wait for the first")
             first.commit()
             with pytest.raises(PositionsMoved):
-                late.result(30)
+                late.result(180)
         self._sees(ROWS)
 
     def test_a_connection_that_breaks_is_told_as_such(self):

@@ -182,10 +182,10 @@ def test_reading_all_waits_for_what_hangs(task: Task):
             "transaction.timeout.ms": 3000,
         }
     )
-    hanging.init_transactions(30)
+    hanging.init_transactions(120)
     hanging.begin_transaction()
     hanging.produce(out, b"never", partition=0)
-    hanging.flush(10)
+    hanging.flush(60)
     task.feed(1)
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, next_batch(reader), [Outgoing(out, b"committed", 0)])

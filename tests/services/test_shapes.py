@@ -171,7 +171,7 @@ def peers(rows: list[dict[str, Any]]) -> set[str]:
 def test_one_peer_for_a_whole_chain(alone: Cluster, shapes: ModuleType):
     """One virtual peer works off a chain of four tasks, one after the other: every row once, through every task once."""
     out = alone.topic("chain")
-    view = alone.run(shapes.chain(out, 4))
+    view = alone.run(shapes.chain(out, 4), timeout="5 min")
     assert len(alone.client.peers()) == 1
     found = pd.DataFrame(alone.records(out)).sort_values("id", ignore_index=True)
     expected = pd.DataFrame({"id": range(shapes.NUMBERS), "hops": 4})

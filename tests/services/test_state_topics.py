@@ -40,7 +40,7 @@ class Shard:
     def writer(self) -> Producer:
         transactional = f"{self.settings.deployment}/state/{uuid.uuid4()}"
         producer = Producer({**self.settings.kafka.client(), "transactional.id": transactional})
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         return producer
 
     def commit(self, changes: dict[bytes, int | None], *, abort: bool = False) -> None:
@@ -51,11 +51,11 @@ class Shard:
         for headers, value in self.log.messages({"values": table}, {"values": self.store}):
             self.producer.produce(self.partition.topic, value, partition=1, headers=headers)
         if abort:
-            self.producer.flush(30)
-            self.producer.abort_transaction(30)
+            self.producer.flush(120)
+            self.producer.abort_transaction(120)
             self.log.dropped()
         else:
-            self.producer.commit_transaction(30)
+            self.producer.commit_transaction(120)
             self.log.committed()
             self.store.apply(table)
 
@@ -107,13 +107,13 @@ def test_a_restore_reads_past_an_open_transaction(shard: Shard) -> None:
     lost = shard.writer()
     lost.begin_transaction()
     lost.produce(shard.partition.topic, b"never committed", partition=1)
-    lost.flush(30)
+    lost.flush(120)
     shard.commit({b"b": 2})
 
     def ends_meanwhile(start: int) -> Iterator[Logged]:
         messages = shard.read(start)
         yield next(messages)
-        lost.abort_transaction(30)
+        lost.abort_transaction(120)
         yield from messages
 
     assert shard.restored(shard.log.mark, ends_meanwhile) == {b"a": 1, b"b": 2}

@@ -164,7 +164,7 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     assert "(module job differs)" in compared.stdout
     assert "(module job differs, but not the text of same)" in compared.stdout
     assert house.call("job", "diff", first.id, str(tmp_path / "first/job.py"), "--exit-code").exit_code == 0
-    stopped = house.call("job", "stop", "deployed", "--timeout", "60 s")
+    stopped = house.call("job", "stop", "deployed", "--timeout", "5 min")
     assert (stopped.exit_code, first.status().status) == (0, "stopped"), stopped.output
     assert f"job {first.id} is stopped" in stopped.stdout
     assert f"--resume {first.id}" in stopped.stderr
