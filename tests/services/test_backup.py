@@ -99,7 +99,9 @@ def stop(house: House) -> None:
 
 
 def zookeeper(house: House) -> contextlib.closing[ZooKeeperSession]:
-    return contextlib.closing(ZooKeeperSession.connect(house.settings))
+    """A session of the test's own, which lives longer than those of the house."""
+    lasting = house.settings.zookeeper.model_copy(update={"session_timeout": 30.0})
+    return contextlib.closing(ZooKeeperSession.connect(house.settings.model_copy(update={"zookeeper": lasting})))
 
 
 def wipe(house: House) -> None:

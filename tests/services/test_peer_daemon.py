@@ -74,7 +74,8 @@ def registered(look: ZooKeeperSession) -> list[str]:
 @pytest.mark.gate
 def test_an_expired_session_is_followed_by_one_other(settings: Settings, look: ZooKeeperSession):
     """After an expiry all virtual peers come back under new ids, in one new session and no more."""
-    daemon = Daemon(settings)
+    lasting = settings.zookeeper.model_copy(update={"session_timeout": 60.0})  # none expires but by the test
+    daemon = Daemon(settings.model_copy(update={"zookeeper": lasting}))
     before = registered(look)
     end_session(daemon.trees[0].hosts, daemon.trees[0].client.client_id)
     until(lambda: len(daemon.trees) == 2, what="a second session")

@@ -47,7 +47,10 @@ class Mortal(LightRunner):
 def test_a_daemon_that_cannot_go_on_begins_a_new_session(settings: Settings, zk: ZooKeeperSession) -> None:
     """Its peers are dead at once, its tasks have not failed, and its next session takes them up again."""
     set_stage(zk)
-    alone = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": 1})})
+    lasting = settings.zookeeper.model_copy(update={"session_timeout": 60.0})  # none ends but by the daemon itself
+    alone = settings.model_copy(
+        update={"peer": settings.peer.model_copy(update={"virtual_peers": 1}), "zookeeper": lasting}
+    )
     sessions: list[ZooKeeperSession] = []
 
     def connect(*arguments: Any, **options: Any) -> ZooKeeperSession:

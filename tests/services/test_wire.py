@@ -39,7 +39,7 @@ def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSessio
     In half of the rounds a coordinator leads, and has taken the requests before their writers can look for them, so that these
     send them again; in the others they are still there.
     """
-    far = ZooKeeperSession.connect(through(settings, proxy, 30))
+    far = ZooKeeperSession.connect(through(settings, proxy, 100))
     far.runtime = sent = Noting()
     rounds = REQUESTS // AT_A_TIME
 
@@ -53,7 +53,7 @@ def test_requests_whose_replies_are_lost(settings: Settings, zk: ZooKeeperSessio
             until(lambda: len(arrived(zk, sent.made[before:], logged=led)) == AT_A_TIME, what="all to arrive")
             proxy.cut()
             for answer in answers:
-                answer.result(60)
+                answer.result(180)
 
     with capture_logs() as lines:
         for part in range(4):
@@ -116,7 +116,7 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(
     """Without a connection an assignment stands, but nothing may be committed. When it is back, the same peer goes on."""
     light.set_stage(zk)
     with coordinator(settings):
-        daemon = Daemon(through(settings, proxy, 30), "exhausted", kind=LetGoHere)
+        daemon = Daemon(through(settings, proxy, 100), "exhausted", kind=LetGoHere)
         submit(zk, "count-1")
         (handle,) = until(lambda: daemon.runner.handles, what="the task to be taken")
         assert handle.may_commit
