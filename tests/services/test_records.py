@@ -301,12 +301,17 @@ def test_a_lifecycle_is_closed_however_its_task_ends(house: House, tmp_path: Pat
     def lines(notes: Path) -> list[str]:
         return notes.read_text().splitlines()
 
+    def closed(notes: Path) -> bool:
+        """Whether nothing of it lives: of a slow machine's two lives of a task the first may end last."""
+        told = lines(notes)
+        return told[-1] == "stop" and told.count("stop") >= told.count("start use")
+
     handle, notes = lived("killed")
     house.crew.until(
-        lambda: sum(int(line[6:]) for line in lines(notes) if line.startswith("after")) == 5, "its batches"
+        lambda: sum(int(line[6:]) for line in lines(notes) if line.startswith("after")) >= 5, "its batches"
     )
     handle.kill()
-    house.crew.until(lambda: lines(notes)[-1] == "stop", "its end")
+    house.crew.until(lambda: closed(notes), "its end")
     assert lines(notes)[:2] == ["start use", lines(notes)[1]]
     assert lines(notes).count("stop") == lines(notes).count("start use")
 
@@ -316,5 +321,5 @@ def test_a_lifecycle_is_closed_however_its_task_ends(house: House, tmp_path: Pat
             handle.await_completion(300)
         assert failed.value.code == code
         assert said in failed.value.traceback
-        house.crew.until(lambda notes=notes: lines(notes)[-1] == "stop", "its end")
+        house.crew.until(lambda notes=notes: closed(notes), "its end")
         assert lines(notes).count("stop") == lines(notes).count("start use")
