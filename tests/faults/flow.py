@@ -20,6 +20,8 @@ from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
 from tests.faults.sights import KINDS, Sight
 from tests.waiting import PATIENCE, until
 
+MARGIN = 20
+"""Records that are missing in each partition until the feed is finished."""
 _QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 500}
 
 
@@ -49,7 +51,7 @@ class Feed:
         """So many more records of one source, fewer if it would come near its end."""
         place, offsets = self.places[source], self._offsets[source]
         first = self.sent[source]
-        for number in range(first, min(first + count, self.end - 20)):
+        for number in range(first, min(first + count, self.end - MARGIN)):
             offsets.append(-1)
             self._produce(source, place, offsets, number)
         self._producer.poll(0)
@@ -147,6 +149,7 @@ class Flow:
         sources = max(1, len(topics) * PARTITIONS)
         end = max(records // sources, 100)
         self._made = 0 if topics else records
+        self._steps = 0
         self.feed = Feed(kafka, topics, end)
         self.spec = self.folder / "job.py"
         self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds, self.spec.parent))
@@ -176,14 +179,18 @@ class Flow:
         self._reader.join()
 
     def step(self, share: float) -> None:
-        """Feed on, so that about ``share`` of everything has gone in; and a little in any case. Nothing while Kafka has not taken
-        the last: librdkafka's idempotent producer spins as long as records queue behind such as a broker does not answer for.
+        """Feed on, so that about ``share`` of everything has gone in; and a little in any case, more and more seldom.
+
+        Nothing while Kafka has not taken the last: librdkafka's idempotent producer spins as long as records queue behind such as
+        a broker does not answer for.
         """
         feed = self.feed
         if feed.waits:
             return
+        self._steps += 1
         for source, sent in enumerate(feed.sent):
-            feed.give(source, max(1, int(share * feed.end) - sent))
+            rarely = feed.end // max(feed.end - MARGIN - sent, 1)  # so that some are left, however long the run takes
+            feed.give(source, max(int(self._steps % max(rarely, 1) == 0), int(share * feed.end) - sent))
 
     def check(self, *, whole: bool = True) -> Verdict:
         """After the job's end: everything came out, once, and is still there as it was seen.
