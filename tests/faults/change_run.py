@@ -23,7 +23,7 @@ from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import LinksCreated
 from sardonyx.zookeeper.errors import ZooKeeperAway
-from tests.faults.cluster import TRANSACTION, Cluster, now
+from tests.faults.cluster import Cluster, now
 from tests.faults.figures import spread, standstills
 from tests.faults.flow import Flow, Verdict
 from tests.faults.growing import Growing, Step
@@ -32,7 +32,7 @@ from tests.faults.shapes import SOURCE, Shape
 from tests.faults.sights import Sight
 from tests.faults.striking import Striking
 from tests.faults.verbs import KINDS, at_failpoint
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 PEERS = 4
 VIRTUAL = 4
@@ -178,7 +178,7 @@ class ChangeRun(Striking):
                 scene.finishing.set()
                 self._tell("the last records go in")
                 flow.feed.finish()
-                until(lambda: self._ended(handle), what="the job's end", timeout=240)
+                until(lambda: self._ended(handle), what="the job's end", timeout=2 * PATIENCE)
             except (AssertionError, SardonyxError) as error:
                 self._wrong(str(error))
             scene.finishing.set()
@@ -263,7 +263,7 @@ class ChangeRun(Striking):
                 return False
             return True
 
-        until(change, what=f"the change: {step.what}", timeout=TRANSACTION + 120)
+        until(change, what=f"the change: {step.what}", timeout=2 * PATIENCE)
         return made[0]
 
     def _kinds(self, growing: Growing, step: Step) -> list[str]:

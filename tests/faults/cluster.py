@@ -26,7 +26,7 @@ from tests.faults.armed import Armed
 from tests.faults.disk import SmallDisk, can_mount
 from tests.faults.processes import Process
 from tests.proxy import Proxies
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 SESSION = 3.0
 """Seconds that a session with ZooKeeper lives."""
@@ -120,6 +120,7 @@ class Cluster(contextlib.ExitStack):
         self.mend()
         _warm(self.services.kafka)
         self.client = self.enter_context(Client(settings=self.settings))
+        self.client.zk.patience = PATIENCE  # while ZooKeeper is down, other faults look for whom they strike
         until(lambda: len(self.client.peers()) >= peers * virtual, what="all peers to be registered")
 
     def _settings(self, zookeeper: str, kafka: str, session: float) -> Settings:
@@ -133,7 +134,8 @@ class Cluster(contextlib.ExitStack):
                 "heartbeat": 0.3,
                 "transaction_timeout": TRANSACTION,
             },
-            coordinator=self._coordinator,
+            # A peer that prepares a task while Kafka starts again is late. It would count as a failure of the task.
+            coordinator={"ack_timeout": 60, **self._coordinator},
             spark={"master": "local[1]"},
             log={"format": "json", "level": self._log},
         )

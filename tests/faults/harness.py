@@ -34,7 +34,7 @@ from tests.faults.scene import Scene
 from tests.faults.shapes import AT_A_TIME, SHAPES
 from tests.faults.striking import Striking
 from tests.faults.verbs import FAMILIES, KINDS
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 FRUITLESS = 3
 """Rounds one after the other in which nothing struck; after these no more is tried."""
@@ -169,7 +169,7 @@ class Run(Striking):
                 jobs,
                 lambda: all(flow.sight.count or flow.shape.late for flow in flows),
                 "first records of every job",
-                90,
+                PATIENCE,
             )
             self._tell("every job is going")
             strikes += self._faults(scene, plan["run"])
@@ -180,7 +180,7 @@ class Run(Striking):
             self._tell("the last records go in")
             for flow in flows:
                 flow.feed.finish()
-            patience = 180 + PER_SUPERSTEP * sum(KINDS[name].family == "superstep" for name in plan["end"])
+            patience = 2 * PATIENCE + PER_SUPERSTEP * sum(KINDS[name].family == "superstep" for name in plan["end"])
             self._until(cluster, jobs, lambda: self._all_completed(cluster, jobs), "the jobs' ends", patience)
         except (AssertionError, Broken) as error:
             self._wrong(str(error))
@@ -235,7 +235,11 @@ class Run(Striking):
     def _faults(self, scene: Scene, plan: list[str]) -> list[threading.Thread]:
         strikes: list[threading.Thread] = []
         for number, kind in enumerate(plan):
-            until(lambda: sum(s.is_alive() for s in strikes) < self._options.lanes, what="a fault's end")
+            until(
+                lambda: sum(s.is_alive() for s in strikes) < self._options.lanes,
+                what="a fault's end",
+                timeout=2 * PATIENCE,
+            )
             self._share = 0.9 * number / len(plan)
             strikes.append(self._strike(scene, kind))
             if self._options.lanes == 1:

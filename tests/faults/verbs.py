@@ -26,9 +26,9 @@ from tests.faults.flow import abandoned
 from tests.faults.scene import NotNow, Scene, Verb
 from tests.faults.servers import Pick, any_of, back_again, majority_of, rolling, standing_still
 from tests.sessions import end_session, password_of
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
-PATIENCE = 20.0
+LURKS = 60.0
 """Seconds that an armed failpoint waits for a process to pass it."""
 
 
@@ -101,12 +101,12 @@ def _struck(scene: Scene, point: str, action: str) -> int:
     """Arm a failpoint and wait until it hits a process; gives the process id."""
     failpoints = scene.cluster.failpoints
     failpoints.arm(point, action)
-    deadline = now() + PATIENCE
+    deadline = now() + LURKS
     while not (pid := failpoints.struck(point)):
         if (
             scene.services.locked() or scene.finishing.is_set()
         ):  # no process can pass while a service is down; in the end all do
-            deadline = now() + PATIENCE
+            deadline = now() + LURKS
         if (now() > deadline or scene.ended.is_set()) and failpoints.disarm(point):
             raise NotNow(f"no process came by {point}")
         scene.hold(0.02)
@@ -171,7 +171,7 @@ def _rebalance(scene: Scene, rng: random.Random) -> str:
         assert process is not None
         process.send(signal.SIGTERM)
         try:
-            until(lambda: process.gone, what=f"{process.name} to leave", timeout=TRANSACTION + 20)
+            until(lambda: process.gone, what=f"{process.name} to leave")
         except AssertionError:
             process.send(signal.SIGUSR1)
             raise
@@ -203,10 +203,10 @@ def _suspend(scene: Scene, rng: random.Random) -> str:
         return True
 
     try:
-        until(lambda: asked(handle.suspend), what=f"{handle.id} to be suspended", timeout=TRANSACTION + 60)
-        until(without_peers, what=f"the peers of {handle.id} to leave", timeout=TRANSACTION + 60)
+        until(lambda: asked(handle.suspend), what=f"{handle.id} to be suspended")
+        until(without_peers, what=f"the peers of {handle.id} to leave")
     finally:
-        until(lambda: asked(handle.resume), what=f"{handle.id} to be resumed", timeout=TRANSACTION + 60)
+        until(lambda: asked(handle.resume), what=f"{handle.id} to be resumed")
     return handle.id
 
 
@@ -216,7 +216,7 @@ def _change(scene: Scene, rng: random.Random) -> str:
     running = [view.id for view in client.jobs() if view.status == "running"]
     if not running:
         raise NotNow
-    return changes.change(client, client.job(rng.choice(running)), rng, TRANSACTION + 120)
+    return changes.change(client, client.job(rng.choice(running)), rng, 2 * PATIENCE)
 
 
 def _while_some_leave(verb: Verb) -> Verb:

@@ -78,8 +78,10 @@ def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, t
     assert f"{topic}[0]" in shown.stdout
     as_json = json.loads(house.call("clock", handle.id, "--json").stdout)
     assert as_json["clock"] == at(35)
-    why = house.call("job", "explain", handle.id)
-    assert f"its clock is held by {topic}[0], which task first reads: no later row of it was read" in why.stdout
+    wanted = f"its clock is held by {topic}[0], which task first reads: no later row of it was read"
+    until(
+        lambda: wanted in house.call("job", "explain", handle.id).stdout, what="a look that is soon enough to tell why"
+    )
     house.clear()
 
 
