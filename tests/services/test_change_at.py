@@ -90,7 +90,7 @@ def test_tasks_come_and_go_at_a_time(sardonyx_clusters: Callable[..., Cluster]) 
         timed.fill(0, 200)
         (leader,) = cluster.daemons
         cluster.coordinator()
-        cluster.peers(8, faults=[kill_at("committed", 12), kill_at("written", 30)])
+        cluster.peers(8, faults=[kill_at("committed", 6), kill_at("written", 12)])
         handle = cluster.submit(version("old", "gone", "copy"))
         until(lambda: len(timed.found("copy")) == len(timed.found("all")) == 200, what="the first rows")
 

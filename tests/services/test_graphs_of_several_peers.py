@@ -25,13 +25,11 @@ def computing(topic: str, ranks: str, circles: str, max_peers: int) -> Job:
     "faults",
     [
         pytest.param(
-            [kill_at("graph-rows", 3), kill_at("graph-superstep", 2), kill_at("apply-state", 9)],
+            [kill_at("graph-rows", 3), kill_at("graph-superstep", 2), kill_at("apply-state", 4)],
             id="loading",
             marks=pytest.mark.long,
         ),
-        pytest.param(
-            [kill_at("graph-superstep", 14), kill_at("graph-heard", 2), kill_at("committed", 12)], id="supersteps"
-        ),
+        pytest.param([kill_at("graph-superstep", 5), kill_at("graph-heard"), kill_at("committed", 4)], id="supersteps"),
         pytest.param(
             [kill_at("graph-computed"), kill_at("graph-given", 2), kill_at("loop-end")],
             id="the end",
@@ -53,8 +51,8 @@ def test_results_are_those_of_one_peer_whatever_dies(
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(kill_at("graph-superstep", 5), id="killed"),
-        pytest.param(pause_at("graph-superstep", 5.0, 5), id="paused", marks=pytest.mark.long),
+        pytest.param(kill_at("graph-superstep", 3), id="killed"),
+        pytest.param(pause_at("graph-superstep", 5.0, 3), id="paused", marks=pytest.mark.long),
     ],
 )
 def test_others_go_on_where_a_peer_stood(seed: int, fault: Fault, sardonyx_clusters: Callable[..., Cluster]) -> None:
@@ -71,7 +69,7 @@ def check(seed: int, cluster: Cluster) -> None:
     given = links(seed)
     quiet = run_job(computing("links", "ranks", "circles", 1), {"read": given})
     topic, ranks, circles = cluster.topic("links", given), cluster.topic("ranks"), cluster.topic("circles")
-    cluster.run(computing(topic, ranks, circles, 3))
+    cluster.run(computing(topic, ranks, circles, 3), timeout="6 min")
     results = {"ranks-out": cluster.records(ranks), "circles-out": cluster.records(circles)}
     for task, rows in results.items():
         wanted = sorted(quiet.rows(task), key=lambda row: row["id"])

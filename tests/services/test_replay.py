@@ -113,7 +113,7 @@ def test_a_replay_with_state_gives_what_the_job_gave(sardonyx_clusters: Callable
     given = rows(seed)
     with sardonyx_clusters(**QUICK) as cluster:
         topic, sums = cluster.topic("given", [], partitions=PARTITIONS), cluster.topic("sums")
-        cluster.peers(3, faults=[kill_at("committed", 20)])
+        cluster.peers(3, faults=[kill_at("committed", 8)])
         first = cluster.submit(a_job(topic, sums, every="1 min"))
         feed(cluster, first, topic, given, 0, len(given))
         kill(first)
@@ -167,7 +167,7 @@ def test_a_running_job_is_replayed_with_its_states(sardonyx_clusters: Callable[.
     given = rows(seed)
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("given", [], partitions=PARTITIONS), cluster.topic("out")
-        cluster.peers(6, faults=[kill_at("committed", 12), kill_at("begin", 12)])
+        cluster.peers(6, faults=[kill_at("committed", 6), kill_at("begin", 9)])
         first = cluster.submit(balances(topic, out))
         feed(cluster, first, topic, given, 0, 360, portion=60)
         assert FROM in first.checkpoints().times

@@ -68,7 +68,7 @@ def copied(topic: str, folder: Path, roll: str) -> Job:
     [
         pytest.param("4 KiB or 1 s", [kill_at(point, 2) for point in POINTS], id="kills", marks=pytest.mark.long),
         pytest.param("4 KiB or 1 s", [pause_at("merged", 8, 2)], id="a pause", marks=pytest.mark.long),
-        pytest.param("batch", [kill_at("committed", 20), kill_at("rolled", 2)], id="by batch"),
+        pytest.param("batch", [kill_at("committed", 6), kill_at("rolled", 2)], id="by batch"),
     ],
 )
 def test_an_unbounded_job_under_kills_writes_few_files(
@@ -138,7 +138,7 @@ def test_a_bounded_job_may_roll(sardonyx_clusters: Callable[..., Cluster], tmp_p
         made = job.input("made", generator(2_000, columns={"n": "sequence"}))
         passed = job.task("pass", same, after=made, batch_size=50)
         job.output("write", files(folder, format="json", roll="8 KiB or 1 h"), after=passed, batch_size=50)
-        assert cluster.run(job, timeout="3 min").status == "completed"
+        assert cluster.run(job, timeout="6 min").status == "completed"
     assert found(folder) == list(range(2_000))
     done = json.loads((folder / "_SUCCESS").read_text())
     assert (done["files"], done["rows"]) == (len(list(folder.glob("part-*"))), 2_000)
