@@ -16,9 +16,10 @@ from coordinator.loop import snapshots
 from coordinator.loop.election import Leadership
 from sardonyx.cli.app import app
 from sardonyx.core import node_paths
+from sardonyx.dev import servers
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.settings_sections import SparkSettings
-from sardonyx.testing import Addresses, plugin
+from sardonyx.testing import Addresses, cluster, plugin
 from sardonyx.zookeeper.session import ZooKeeperSession
 from spark_tasks.code import CodeBundle
 from tests import class_archive
@@ -37,8 +38,18 @@ SOON = {"spark.driver.extraJavaOptions": class_archive.java_options()}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _spark_that_starts_soon() -> None:
-    os.environ |= load_settings(spark={"conf": SOON}).environment()
+def _settings_of_all() -> None:
+    """Spark that starts soon; and peers that may take their time to prepare a task: a busy machine is no failure of it."""
+    os.environ |= load_settings(spark={"conf": SOON}, coordinator={"ack_timeout": 60}).environment()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """What users' own tests give up after a minute and a half may take longer here, where three times as much runs at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(servers, "START_TIMEOUT", 240.0)
+        patch.setattr(cluster, "_REGISTER", 240.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -239,7 +239,7 @@ def test_traffic_on_a_cluster_counts_each_minute(sardonyx_cluster, monkeypatch):
     topic, counts = sardonyx_cluster.topic("hits", hits), sardonyx_cluster.topic("hits-per-minute")
     late = sardonyx_cluster.topic("hits-late")
     _set(monkeypatch, TRAFFIC_END="latest", TRAFFIC_HITS=topic, TRAFFIC_COUNTS=counts, TRAFFIC_LATE=late)
-    sardonyx_cluster.run(ROOT / "examples" / "traffic" / "job.py")
+    sardonyx_cluster.run(ROOT / "examples" / "traffic" / "job.py", timeout="6 min")
     found = {(row["user"], row["window_start"][14:16]): row["hits"] for row in sardonyx_cluster.records(counts)}
     assert found == {(f"u{user}", f"{minute:02}"): 20 for user in range(3) for minute in range(10)}
     assert sardonyx_cluster.records(late) == []

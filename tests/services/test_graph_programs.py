@@ -127,7 +127,7 @@ def test_programs_on_a_cluster_whatever_dies(sardonyx_clusters: Callable[..., Cl
         links, ranks, far = cluster.topic("links", rows), cluster.topic("ranks"), cluster.topic("far")
         source = kafka(links, schema="src long, dst long, km double", start="earliest", end="latest")
         cluster.peers(4, faults=faults)
-        cluster.run(job(source, kafka(ranks, key="id"), kafka(far, key="id")))
+        cluster.run(job(source, kafka(ranks, key="id"), kafka(far, key="id")), timeout="6 min")
         results = {"ranks-out": cluster.records(ranks), "far-out": cluster.records(far)}
     for task, found in results.items():
         wanted = sorted(quiet.rows(task), key=lambda row: row["id"])

@@ -67,7 +67,7 @@ def test_no_vertex_is_lost_whatever_dies(
     with sardonyx_clusters(**QUICK) as cluster:
         topic, ranks, paths = cluster.topic("links", given), cluster.topic("ranks"), cluster.topic("paths")
         cluster.peers(6, faults=faults)  # all in one daemon, so each fault of the script comes to pass
-        cluster.run(computing(topic, ranks, paths))
+        cluster.run(computing(topic, ranks, paths), timeout="6 min")
         results = {"ranks-out": cluster.records(ranks), "near-out": cluster.records(paths)}
     for task, rows in results.items():
         assert sorted(rows, key=lambda row: row["id"]) == sorted(quiet.rows(task), key=lambda row: row["id"]), (
@@ -144,7 +144,7 @@ def test_each_version_comes_once_whatever_dies(
     with sardonyx_clusters(**QUICK) as cluster:
         topic, circles, degrees = cluster.topic("meetings", given), cluster.topic("circles"), cluster.topic("degrees")
         cluster.peers(6, faults=faults)
-        cluster.run(live(topic, circles, degrees))
+        cluster.run(live(topic, circles, degrees), timeout="6 min")
         check_versions(seed, given, cluster.records(circles), cluster.records(degrees))
 
 

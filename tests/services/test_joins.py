@@ -78,7 +78,7 @@ def test_each_pair_comes_once_whatever_dies(seed: int, sardonyx_clusters: Callab
     with sardonyx_clusters(**quick) as cluster:
         topics, out = [cluster.topic("views", left), cluster.topic("orders", right)], cluster.topic("out")
         cluster.peers(6, faults=[kill_at("apply-state", 3)])
-        cluster.run(joining(*topics, out))
+        cluster.run(joining(*topics, out), timeout="6 min")
         results = cluster.records(out)
     assert Counter((row["view"], row["order"]) for row in results) == expected(left, right), f"seed {seed}"
     assert all(row["join_time"] for row in results)

@@ -58,7 +58,7 @@ def test_what_a_test_of_a_user_starts_lets_only_its_own_user_in(
         results = cluster.topic("results")
         job = Job("own")
         job.output("write", kafka(results), after=job.input("read", generator(100)))
-        cluster.run(job)
+        cluster.run(job, timeout="6 min")
         assert len(cluster.records(results)) == 100
         with contextlib.closing(ZooKeeperSession.connect(cluster.settings)) as zk:
             assert zk.read(node_paths.EPOCH) is not None

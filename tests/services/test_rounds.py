@@ -135,7 +135,7 @@ def test_rounds_on_a_cluster_whatever_dies(sardonyx_clusters: Callable[..., Clus
         points, rows, centres = cluster.topic("points", ROWS), cluster.topic("rows"), cluster.topic("centres")
         source = kafka(points, schema=SCHEMA, start="earliest", end="latest")
         cluster.peers(4, faults=faults)
-        cluster.run(job(source, kafka(rows, key="number"), kafka(centres, key="cluster")))
+        cluster.run(job(source, kafka(rows, key="number"), kafka(centres, key="cluster")), timeout="6 min")
         found = {"rows-out": cluster.records(rows), "centres-out": cluster.records(centres)}
     for task, key in (("rows-out", "number"), ("centres-out", "cluster")):
         assert sorted(found[task], key=lambda row: row[key]) == sorted(quiet.rows(task), key=lambda row: row[key])

@@ -116,7 +116,7 @@ def test_one_job_many_times(ten: Cluster, shapes: ModuleType):
     """Each run adds its own rows to the topic, and runs of one name in a row do not get into each other's way."""
     out = ten.topic("again")
     for run in range(3):
-        assert ten.run(shapes.writer(out, run * 100)).status == "completed"
+        assert ten.run(shapes.writer(out, run * 100), timeout="6 min").status == "completed"
     assert ids(ten.records(out)) == list(range(300))
 
 

@@ -38,7 +38,7 @@ def test_a_file_of_sqlite_keeps_windows(seed: int, tmp_path: Path, sardonyx_clus
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)
-        cluster.run(counting(topic, out, store=sql(f"sqlite:///{tmp_path}/state.db")))
+        cluster.run(counting(topic, out, store=sql(f"sqlite:///{tmp_path}/state.db")), timeout="6 min")
         check(given, cluster.records(out))
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         shards = connection.execute("select owed, sealed from sardonyx_shards").fetchall()
@@ -54,7 +54,7 @@ def test_postgresql_keeps_windows(seed: int, server: Postgres, sardonyx_clusters
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=[kill_at("stored", 4)])
-        cluster.run(counting(topic, out, store=sql(server.url, password_env=PASSWORD_ENV)))
+        cluster.run(counting(topic, out, store=sql(server.url, password_env=PASSWORD_ENV)), timeout="6 min")
         check(given, cluster.records(out))
         with psycopg.connect(server.url, password=os.environ[PASSWORD_ENV]) as connection:
             told = [row[0] for row in connection.execute("select positions from sardonyx_shards")]

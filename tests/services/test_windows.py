@@ -111,7 +111,7 @@ def test_each_window_counts_each_row_once(
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given), cluster.topic("out")
         cluster.peers(6, faults=faults)  # all in one daemon, so each fault of the script comes to pass
-        cluster.run(counting(topic, out))
+        cluster.run(counting(topic, out), timeout="6 min")
         results = cluster.records(out)
     check(given, results)
 
@@ -133,7 +133,7 @@ def test_a_store_of_a_users_own_keeps_windows(
             f"{inspect.getsource(counting)}\n"
             f"job = counting({topic!r}, {out!r}, store=PlainStore)\n"
         )
-        cluster.run(str(spec))
+        cluster.run(str(spec), timeout="6 min")
         results = cluster.records(out)
     check(given, results)
 
@@ -177,7 +177,7 @@ def test_the_rows_of_a_session_are_more_than_a_message_holds(sardonyx_clusters: 
     with sardonyx_clusters(**QUICK) as cluster:
         topic, out = cluster.topic("in", given, partitions=1), cluster.topic("out")
         cluster.peers(6, faults=[kill_at("committed", 4), kill_at("apply-state", 3)])
-        cluster.run(long_session(topic, out))
+        cluster.run(long_session(topic, out), timeout="6 min")
         assert cluster.records(out) == [{"rows": count, "first": 0, "bytes": sum(len(row["text"]) for row in given)}]
 
 
