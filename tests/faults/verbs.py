@@ -62,9 +62,10 @@ def at_failpoint(point: str, action: str) -> Verb:
     def verb(scene: Scene, rng: random.Random) -> str:
         with scene.points.setdefault(point, threading.Lock()):
             pid = _struck(scene, point, action)
-        found = scene.cluster.whose(pid)
-        assert found is not None, f"process {pid} was hit at {point} and is none of ours"
-        seat, process = found
+        # It may be hit before the thread that has started it writes it down.
+        seat, process = until(
+            lambda: scene.cluster.whose(pid), what=f"process {pid}, hit at {point}, to be one of ours"
+        )
         if action == "kill":
             until(lambda: process.gone, what=f"the end of {process.name}")
             scene.cluster.mend()
