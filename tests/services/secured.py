@@ -35,6 +35,8 @@ from tests.waiting import until
 
 WITHIN_SECONDS = 10.0
 """Within which a daemon or a command says which right it lacks; see docs/security.md."""
+TRIES = 3
+"""How often it is asked, if it was not as soon as that. A busy machine may hold it up once, or twice."""
 USERS = ("admin", "coordinator", "peer", "client", "viewer", "stranger")
 
 

@@ -34,7 +34,7 @@ from sardonyx.zookeeper.connectivity import reach_zookeeper
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import called
 from tests.services.one_task import JOB, Task, batch_of, commit
-from tests.services.secured import WITHIN_SECONDS, Authority, Grants, SecuredServices
+from tests.services.secured import TRIES, WITHIN_SECONDS, Authority, Grants, SecuredServices
 from tests.waiting import until
 
 WITHIN = {"zookeeper.connect_timeout": 2, "kafka.connect_timeout": 2}
@@ -49,10 +49,6 @@ def sockets_collected() -> Iterator[None]:
     """Close what kazoo has dropped, while its warning is ignored."""
     yield
     gc.collect()
-
-
-TRIES = 3
-"""How often a call is made whose error must come soon. A busy machine may hold up one of them, or two."""
 
 
 def error_of(call: Callable[[], Any]) -> SardonyxError:
