@@ -19,7 +19,7 @@ from tests.faults.rolled import START, WINDOW, Result, Row, Window, at_of, resul
 from tests.waiting import until
 
 T = TypeVar("T")
-LONG = 300
+LONG = 600
 """Seconds that a replay may take, with all that dies meanwhile."""
 
 

@@ -49,7 +49,7 @@ from tests.faults.rolled import (
     windows_of,
     write,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 PACE = 40
 """Rows each second. Each is a second of event time later."""
@@ -100,7 +100,7 @@ class Reference:
         write(self._settings, "before", sorted(more, key=at_of))
         fence(self._settings, "before", time)
         self._time = time
-        until(lambda: clock_of(self._handle) >= micros(time), what="the job beside it", timeout=240)
+        until(lambda: clock_of(self._handle) >= micros(time), what="the job beside it", timeout=2 * PATIENCE)
         return states_of(self._handle)
 
 
@@ -181,7 +181,7 @@ class RollbackRun:
     # Back, and forth
 
     def _await_checkpoints(self, handle: JobHandle, since: datetime) -> None:
-        until(lambda: len(self._kept(handle, since)) >= 3, what="checkpoints to go back to", timeout=240)
+        until(lambda: len(self._kept(handle, since)) >= 3, what="checkpoints to go back to", timeout=2 * PATIENCE)
 
     def _kept(self, handle: JobHandle, since: datetime) -> list[datetime]:
         """The checkpoints after a time."""
@@ -219,7 +219,7 @@ class RollbackRun:
     def _gone_back(self, cluster: Cluster, handle: JobHandle, time: datetime) -> JobHandle | None:
         """The job that goes on; None: the checkpoint is not kept any more, and nothing was done."""
         try:
-            return handle.rollback(time, 120)
+            return handle.rollback(time, 2 * PATIENCE)
         except JobFailed:  # it was thinned out in the last moment, and no earlier one is kept
             return cluster.client.submit(self._folder / "job.py", handle.id, "2100-01-01")
         except SardonyxError as error:
@@ -257,7 +257,7 @@ class RollbackRun:
         last = START + timedelta(seconds=len(self._rows) + 1_000)
         fence(cluster.settings, "given", last)
         target = micros(last - timedelta(seconds=DELAY))
-        until(lambda: clock_of(handle) >= target, what="all rows to be worked", timeout=240)
+        until(lambda: clock_of(handle) >= target, what="all rows to be worked", timeout=2 * PATIENCE)
         found = states_of(handle)
         assert found is not None
         self._compare("the state in the end", found["keep"], None)
