@@ -179,7 +179,7 @@ class Flow:
         self._reader.join()
 
     def step(self, share: float) -> None:
-        """Feed on, so that about ``share`` of everything has gone in; and a little in any case, more and more seldom.
+        """Feed on, so that about ``share`` of everything has gone in; and a little in any case, in the end more and more seldom.
 
         Nothing while Kafka has not taken the last: librdkafka's idempotent producer spins as long as records queue behind such as
         a broker does not answer for.
@@ -189,8 +189,9 @@ class Flow:
             return
         self._steps += 1
         for source, sent in enumerate(feed.sent):
-            rarely = feed.end // max(feed.end - MARGIN - sent, 1)  # so that some are left, however long the run takes
-            feed.give(source, max(int(self._steps % max(rarely, 1) == 0), int(share * feed.end) - sent))
+            left = max(feed.end - MARGIN - sent, 1)
+            rarely = max((feed.end // (4 * left)) ** 2, 1)  # so that some are left, however long the run takes
+            feed.give(source, max(int(self._steps % rarely == 0), int(share * feed.end) - sent))
 
     def check(self, *, whole: bool = True) -> Verdict:
         """After the job's end: everything came out, once, and is still there as it was seen.
