@@ -358,7 +358,7 @@ def test_a_job_above_its_max_peers_gives_the_rest() -> None:
 
 def test_a_decision_does_not_look_at_each_idle_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle peers are looked up by kind, also for a job that asks for a release."""
-    world = played("2000 peers are born")
+    world = played("600 peers are born")
     looked = 0
     right = state_module.Kind.fits
 
