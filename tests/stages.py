@@ -106,10 +106,10 @@ def stages(whole: bool) -> list[Stage]:
     if whole:
         return [
             CHECK,
-            Stage("core", 10.5, pytest_of(2, *CORE), everything),
-            Stage("simulation", 15, pytest_of(2, "--dist", "worksteal", "tests/simulation"), everything),
-            Stage("services", 26, pytest_of(3, "-m", EXTRAS, *BUT_FAULTS, "tests/services"), services=True),
-            Stage("faults", 8, pytest_of(1, "-m", EXTRAS, FAULTS), services=True),
+            Stage("core", 10, pytest_of(2, *CORE), everything),
+            Stage("simulation", 6, pytest_of(2, "--dist", "worksteal", "tests/simulation"), everything),
+            Stage("services", 33.5, pytest_of(3, "-m", EXTRAS, *BUT_FAULTS, "tests/services"), services=True),
+            Stage("faults", 10, pytest_of(1, "-m", EXTRAS, FAULTS), services=True),
         ]
     return [
         CHECK,
