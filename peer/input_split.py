@@ -36,7 +36,8 @@ class InputSplitter:
 
         Raises:
             InputError: ``SX-INPUT-POSITIONS-LOST``; whatever the connector raises.
-            BatchDropped: it is for another peer.
+            BatchDropped: it is for another peer, or another one has done it.
+            ReaderLost: the broker did not answer.
         """
         source = self._session.work.source
         if source is not None and self._is_due():
@@ -57,6 +58,10 @@ class InputSplitter:
         (link,) = work.stage.ingress
         first = Partition(link.topic, 0)
         if session.meanwhile(lambda: read_all(work.settings, link.topic)):
+            # A peer that the group has put out, and that has not heard of it, still takes the partition for its own and for
+            # one without a position. Its successor may have split the input, so Kafka is asked, and not what we hold.
+            if session.reader.committed_at(first) is not None:
+                raise BatchDropped("another peer has split the input")
             raise InputError(
                 "SX-INPUT-POSITIONS-LOST",
                 f"Input {link.target} was split before, and what its readers had committed since is gone.",

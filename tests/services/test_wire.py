@@ -119,7 +119,7 @@ def test_a_suspended_peer_commits_nothing_and_then_goes_on(
         daemon = Daemon(through(settings, proxy, 100), "exhausted", kind=LetGoHere)
         submit(zk, "count-1")
         (handle,) = until(lambda: daemon.runner.handles, what="the task to be taken")
-        until(lambda: daemon.runner.polls, what="its loop to begin")  # before, it would wait for ZooKeeper, and not look
+        until(lambda: daemon.runner.polls, what="its loop to begin")  # before, it would wait for ZooKeeper
         assert handle.may_commit
         proxy.refuse()
         until(lambda: not handle.may_commit, what="the connection to be seen as down")
