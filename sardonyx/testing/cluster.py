@@ -95,9 +95,15 @@ class Cluster(contextlib.ExitStack):
             faults: its fault script; after each fault the daemon is started again. The end of the cluster raises
                 ``AssertionError`` if a fault has not occurred.
         """
-        before, least = len(self.client.peers()), 1 if virtual_peers == "auto" else virtual_peers
+        least = 1 if virtual_peers == "auto" else virtual_peers
         daemon = self._daemon("peer", ["--virtual-peers", str(virtual_peers)], faults)
-        self._until(lambda: len(self.client.peers()) >= before + least, "the peers to register", _REGISTER)
+
+        def registered() -> bool:
+            # By process: peers of a daemon that stopped a moment ago may still be listed.
+            every = {process.pid for process in daemon.processes}
+            return sum(peer.pid in every for peer in self.client.peers()) >= least
+
+        self._until(registered, "the peers to register", _REGISTER)
         return daemon
 
     def logs(self, lines: int = 30) -> str:

@@ -81,8 +81,8 @@ class Daemon:
 
     @property
     def ended(self) -> bool:
-        """Whether it ended for another reason than the script, so that it is not started again."""
-        return self.process.poll() is not None and not self._watcher.is_alive()
+        """Whether it ended by itself: neither by the script, after which it is started again, nor because it was stopped."""
+        return not self._closing.is_set() and self.process.poll() is not None and not self._watcher.is_alive()
 
     def stop(self, grace: float = 20.0) -> None:
         """Drain it, and kill it if it takes longer than ``grace`` seconds."""

@@ -52,10 +52,9 @@ class Crew(contextlib.ExitStack):
         settings: Settings | None = None,
     ) -> ChildProcess:
         """One more peer daemon; by default waits until its virtual peers are registered."""
-        before = len(self.client.peers())
         daemon = self._start("peer", "--virtual-peers", str(virtual_peers), failpoint=failpoint, settings=settings)
         if wait:
-            self.until(lambda: len(self.client.peers()) >= before + virtual_peers, "the peers to register")
+            self.until(lambda: self._registered(daemon) == virtual_peers, "the peers to register")
         return daemon
 
     def leader(self) -> ChildProcess:
@@ -85,6 +84,9 @@ class Crew(contextlib.ExitStack):
     def logs(self, lines: int = 40) -> str:
         """What every process said last."""
         return "\n".join(f"--- {p.name} (exit {p.poll()})\n{p.log_tail(lines)}" for p in self.processes)
+
+    def _registered(self, daemon: ChildProcess) -> int:
+        return sum(peer.pid == daemon.pid for peer in self.client.peers())
 
     def _start(self, *arguments: str, failpoint: str = "", settings: Settings | None = None) -> ChildProcess:
         name = f"{arguments[0]}-{next(self._number)}"

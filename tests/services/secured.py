@@ -33,10 +33,10 @@ from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
-WITHIN_SECONDS = 10.0
-"""Within which a daemon or a command says which right it lacks; see docs/security.md."""
-TRIES = 3
-"""How often it is asked, if it was not as soon as that. A busy machine may hold it up once, or twice."""
+WITHIN_SECONDS = 3 * 10.0
+"""Within which a daemon or a command says which right it lacks. The promise (docs/security.md) is ten seconds on a machine that
+has time for it; one that runs other tests beside may take three times as long.
+"""
 USERS = ("admin", "coordinator", "peer", "client", "viewer", "stranger")
 
 

@@ -124,10 +124,6 @@ def test_a_job_goes_on_from_a_checkpoint_of_a_killed_one(sardonyx_clusters: Call
         kill(first)
         assert not early.missing
         early.stop(180)
-        cluster.daemons.remove(early)  # no test waits for one that was to end
-        until(
-            lambda: not cluster.client.peers(), what="its peers to be gone"
-        )  # else the next would be waited for beside them
         cluster.peers(3, faults=[kill_at("begin", 4)])  # so that it dies at the work of the next job
         assert time in first.checkpoints().times
         back = first.going_back(time + timedelta(seconds=30))

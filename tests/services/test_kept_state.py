@@ -44,10 +44,6 @@ def test_a_peer_that_takes_turns_reads_no_state_log_again(sardonyx_clusters: Cal
         until(lambda: said(first, "state_kept"), what="a slot that came back to its process")
         assert not said(first, "state_restored")
         first.stop(180)
-        cluster.daemons.remove(first)  # no test waits for one that was to end
-        until(
-            lambda: not cluster.client.peers(), what="its peers to be gone"
-        )  # else the next would be waited for beside them
         second = cluster.peers(1)
         cluster.fill(topic, [*hits(minute=1, count=20), *hits(minute=5, count=4)])
         until(lambda: len(cluster.records(counted)) >= USERS, what="the windows to close")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.crew import Crew
 from tests.services.house import called, told, written
-from tests.services.secured import TRIES, WITHIN_SECONDS, Grants, SecuredServices
+from tests.services.secured import WITHIN_SECONDS, Grants, SecuredServices
 
 COPY = """
 from sardonyx import Job, kafka
@@ -72,14 +72,9 @@ def crew(place: Place, tmp_path: Path) -> Iterator[Crew]:
         yield found
 
 
-def soon(what: str, attempt: Callable[[], float]) -> None:
-    """``attempt`` gives the seconds that it took."""
-    for _ in range(TRIES):
-        seconds = attempt()
-        print(f"{what}: {seconds:.2f} s")  # noqa: T201 (for the report)
-        if seconds < WITHIN_SECONDS:
-            return
-    raise AssertionError(what)
+def soon(what: str, seconds: float) -> None:
+    print(f"{what}: {seconds:.2f} s")  # noqa: T201 (for the report)
+    assert seconds < WITHIN_SECONDS, what
 
 
 @pytest.mark.gate
@@ -121,46 +116,34 @@ def test_a_peer_daemon_without_a_right_on_kafka_says_so_soon(
     crew.peers(1, settings=place.settings["peer"])
     handle = crew.client.submit(place.job)
 
-    known: list[TaskFailed] = []
-
     def failed() -> tuple[float, Failure] | None:
-        """The next failure, and how long after the acceptance it came."""
         with place.session() as zk:
             events = [event for _, event in event_log.read_log(zk)]
-        every = [event for event in events if isinstance(event, TaskFailed)]
-        if len(every) == len(known):
+        found = next((event for event in events if isinstance(event, TaskFailed)), None)
+        if found is None:
             return None
-        found = every[len(known)]
-        known.append(found)
         acked = next(event for event in events if isinstance(event, Acked) and event.assignment == found.assignment)
         return found.at - acked.at, found.error
 
-    def attempt() -> float:
-        seconds, error = crew.until(failed, "the task to fail")
-        assert error.code == "SX-KAFKA-DENIED"
-        assert error.where["principal"] == "User:peer"
-        lacks = f"{error.where['operation']} on {error.where['resource']}"
-        assert lacks.startswith(said.format(d=deployment, job=handle.id)), lacks
-        return seconds
-
-    soon(f"a peer without {operation} on a {kind}", attempt)
+    seconds, error = crew.until(failed, "the task to fail")
+    assert error.code == "SX-KAFKA-DENIED"
+    assert error.where["principal"] == "User:peer"
+    lacks = f"{error.where['operation']} on {error.where['resource']}"
+    assert lacks.startswith(said.format(d=deployment, job=handle.id)), lacks
+    soon(f"a peer without {operation} on a {kind}", seconds)
 
 
 def test_a_coordinator_without_a_right_on_zookeeper_ends_and_says_so_soon(place: Place, crew: Crew):
     """With the identity of a viewer it may not stand for election. From the start of the process to its end."""
-
-    def attempt() -> float:
-        began = time.monotonic()
-        process = crew.coordinator(settings=place.settings["viewer"])
-        crew.until(lambda: process.poll() is not None, "the coordinator to end")
-        seconds = time.monotonic() - began
-        log = process.log_tail(60)
-        assert process.poll() == 1, log
-        assert "SX-ZOOKEEPER-DENIED" in log
-        assert "sasl:viewer" in log
-        return seconds
-
-    soon("a coordinator without a right on ZooKeeper", attempt)
+    began = time.monotonic()
+    process = crew.coordinator(settings=place.settings["viewer"])
+    crew.until(lambda: process.poll() is not None, "the coordinator to end")
+    seconds = time.monotonic() - began
+    log = process.log_tail(60)
+    assert process.poll() == 1, log
+    assert "SX-ZOOKEEPER-DENIED" in log
+    assert "sasl:viewer" in log
+    soon("a coordinator without a right on ZooKeeper", seconds)
 
 
 @pytest.mark.parametrize(
@@ -176,18 +159,14 @@ def test_a_peer_daemon_with_a_wrong_password_ends_and_says_so_soon(
     """From the start of the process to its end."""
     hosts = place.settings["peer"].zookeeper.hosts
     wrong = secured.settings("peer", **{"deployment": deployment, "zookeeper.hosts": hosts, setting: "no"})
-
-    def attempt() -> float:
-        began = time.monotonic()
-        process = crew.peers(1, wait=False, settings=wrong)
-        crew.until(lambda: process.poll() is not None, "the daemon to end")
-        seconds = time.monotonic() - began
-        log = process.log_tail(60)
-        assert process.poll() == 1, log
-        assert code in log
-        return seconds
-
-    soon(f"a peer daemon with a wrong {setting}", attempt)
+    began = time.monotonic()
+    process = crew.peers(1, wait=False, settings=wrong)
+    crew.until(lambda: process.poll() is not None, "the daemon to end")
+    seconds = time.monotonic() - began
+    log = process.log_tail(60)
+    assert process.poll() == 1, log
+    assert code in log
+    soon(f"a peer daemon with a wrong {setting}", seconds)
 
 
 def test_a_coordinator_without_a_right_on_kafka_fails_the_job(
@@ -214,14 +193,10 @@ def test_a_coordinator_without_a_right_on_kafka_fails_the_job(
 
 def test_a_job_is_not_submitted_without_the_right_and_the_command_says_so_soon(place: Place):
     """With the identity of a viewer: who may not write what where, and what helps."""
-
-    def attempt() -> float:
-        began = time.monotonic()
-        result = called("job", "submit", place.job, env=place.settings["viewer"].environment())
-        seconds = time.monotonic() - began
-        told(result, "SX-ZOOKEEPER-DENIED", "sasl:viewer")
-        return seconds
-
-    soon("`job submit` without a right on ZooKeeper", attempt)
+    began = time.monotonic()
+    result = called("job", "submit", place.job, env=place.settings["viewer"].environment())
+    seconds = time.monotonic() - began
+    told(result, "SX-ZOOKEEPER-DENIED", "sasl:viewer")
+    soon("`job submit` without a right on ZooKeeper", seconds)
     with place.session() as zk:
         assert zk.children(node_paths.INBOX) == []

@@ -56,7 +56,7 @@ job.output("write", kafka("out", format="json"), after=rows)
 """
 RECORDS = 150_000
 KILLS = 12
-SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 100_000)
+SEED = int(os.environ.get("SEED") or 0) or random.SystemRandom().randrange(1, 100_000)
 
 
 @pytest.fixture(scope="module")
