@@ -18,6 +18,8 @@ CLASSES := $(VENV)/spark-classes.jsa
 export SARDONYX_TEST_CLUSTER := $(CLUSTER)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 UPGRADE := --upgrade
+# A plain folder on the path, which mypy and editors find too; setuptools' default is a hook that they do not follow.
+EDITABLE := --no-build-isolation --config-settings editable_mode=compat --editable
 DOCS := .venv-docs
 # The first Python that is new enough. To use another one: make PYTHON=/path/to/python
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -71,7 +73,7 @@ faults: $(READY) java ## jobs on real services under seeded faults: make faults 
 	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
 soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing lost, nothing grows; SECONDS=1800 RATE=0 (as fast as it goes)
-	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python -m tests.faults.soak $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) $(if $(RATE),--rate $(RATE)) \
 	$(if $(EVERY),--every $(EVERY)) $(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
 	$(if $(SPARK),--spark $(SPARK)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(OUT),--out $(OUT))
@@ -85,7 +87,7 @@ test-prometheus: $(READY) java ## the alerts and the board on a real Prometheus 
 	@$(BIN)/pytest tests/core/test_alerts.py tests/services/test_prometheus.py
 
 test-deploy: $(READY) ## what systemd and the schemas of Kubernetes say of the files in deploy/; starts nothing
-	@$(PIP) --no-build-isolation --editable '.[deploy]'
+	@$(PIP) $(EDITABLE) '.[deploy]'
 	@$(BIN)/pytest tests/core/test_deploy.py tests/deploy
 
 test-long: $(CLASSES) ## the runs of a minute or more, one after the other: faults would slow down others
@@ -95,11 +97,11 @@ test-upgrade: $(READY) java ## the release before beside this one, under kills; 
 	@SEED=$(SEED) $(BIN)/pytest -s -m upgrade tests/upgrade
 
 bench: $(READY) java ## Sardonyx beside Structured Streaming, Kafka Streams, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
-	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 
 bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
-	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/coordination.py
 
 bench-web: $(READY) java ## the pages with 200 viewers, a long log and a job of 200 tasks: about 20 minutes; PART=paint for one part
@@ -160,5 +162,5 @@ $(READY): pyproject.toml requirements.lock requirements-build.lock
 	echo "this Python cannot make environments; Debian and Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; }
 	@$(PIP) --require-hashes -r requirements-build.lock
 	@$(PIP) --require-hashes --no-build-isolation -r requirements.lock
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps $(EDITABLE) .
 	@touch $@

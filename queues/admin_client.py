@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from queues import committed
 from queues.client import CLIENT_LOG
-from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
+from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable, refused_setting
 from queues.denied import denied, is_denial
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings
@@ -38,8 +38,11 @@ def _client_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
 
 
 def admin_client(settings: Settings) -> AdminClient:
-    """The process's one client for this cluster."""
-    return _client_for(tuple(sorted(settings.kafka.client().items())))
+    """The process's one client for this cluster. Raises ``SX-CONFIG-VALUE`` if librdkafka does not take a setting."""
+    try:
+        return _client_for(tuple(sorted(settings.kafka.client().items())))
+    except KafkaException as error:
+        raise refused_setting(settings) or error from error
 
 
 def within(settings: Settings, began: float, future: Any) -> Any:

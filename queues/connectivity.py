@@ -56,13 +56,8 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
         return kafka_brokers(settings.kafka.client(), timeout=settings.kafka.connect_timeout, logger=heard.logger)
     except KafkaException as error:
         reason = error.args[0]
-        if reason.code() == KafkaError._INVALID_ARG:  # noqa: SLF001 (the library's public name for it)
-            raise SetupError(
-                "SX-CONFIG-VALUE",
-                f"a setting below kafka. is not one that the Kafka client takes: {reason.str()}",
-                cause="keys below kafka. with a dot of their own go to librdkafka as they are",
-                fix="see librdkafka's list of configuration properties for names and values",
-            ) from error
+        if refusal := refused_setting(settings):
+            raise refusal from error
         cause = heard.most() or reason.str()
         if reason.code() in LOGIN:
             raise login_denied(settings, cause) from error
@@ -77,16 +72,33 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
         ) from error
 
 
+def refused_setting(settings: Settings) -> SetupError | None:
+    """The error ``SX-CONFIG-VALUE``: librdkafka does not take a setting below ``kafka.``; None if it takes all."""
+    try:
+        AdminClient({**settings.kafka.client(), "bootstrap.servers": ""}, logger=Collected(_DECORATION).logger)
+    except KafkaException as error:
+        return SetupError(
+            "SX-CONFIG-VALUE",
+            f"a setting below kafka. is not one that the Kafka client takes: {error.args[0].str()}",
+            cause="keys below kafka. with a dot of their own go to librdkafka as they are",
+            fix="see librdkafka's list of configuration properties for names and values",
+        )
+    return None
+
+
 def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:
     """The error ``SX-KAFKA-UNREACHABLE``. Asks the network why, which takes a second at most for each of three addresses.
 
     If the brokers take connections, and not the credentials, it is ``SX-KAFKA-DENIED``. To find out takes three seconds at most.
+    If no client could be made of the settings, it is ``SX-CONFIG-VALUE``.
 
     Args:
         settings: where Kafka is.
         began: when the wait began, by ``time.monotonic``.
         cause: what the client said.
     """
+    if refused := refused_setting(settings):
+        return refused
     waited = time.monotonic() - began
     servers = settings.kafka.bootstrap_servers or ""
     origin = settings.origins.get("kafka.bootstrap_servers", "default")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from queues.admin import await_topics, topics
 from queues.admin_client import admin_client, refused
@@ -46,7 +46,7 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
         SetupError: ``SX-KAFKA-TOPIC-EXISTS``; ``SX-KAFKA-DENIED``: it may not be created; ``SX-KAFKA-REFUSED``;
             ``SX-KAFKA-UNREACHABLE``.
     """
-    admin = AdminClient(_client(settings))  # kept in a name: a client that is collected cancels its own request
+    admin = admin_client(settings)
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor)
     for future in admin.create_topics([new]).values():
         try:

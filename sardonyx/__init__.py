@@ -189,3 +189,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What an interactive shell completes: the public names, those not imported yet too."""
+    return __all__

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from queues import admin
+from queues import admin, topic_log, topics
 from queues.connectivity import reach_kafka
 from sardonyx.core.errors import SetupError
+from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.connectivity import reach_zookeeper
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -72,6 +73,26 @@ def test_three_reasons_are_three_messages(call: str, reason: str, addresses: dic
     waited = re.search(r"waited (\d+\.\d) s", error.message)
     assert waited is not None
     assert WAIT - 0.1 <= float(waited[1]) <= took + 0.1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        reach_kafka,
+        admin.topics,
+        lambda settings: topics.create(settings, "orders", 1),
+        lambda settings: topic_log.stable_end(settings, Partition("orders", 0)),
+    ],
+    ids=["reach", "list", "create", "ends"],
+)
+def test_a_setting_that_librdkafka_does_not_take_is_named(
+    call: Callable[[Settings], object], addresses: dict[str, str]
+):
+    """It is the same error wherever a client is made first, and not that Kafka did not answer."""
+    settings = load_settings(**{"kafka.bootstrap_servers": addresses["refused"], "kafka.fetch.wait.most.ms": 20})
+    with pytest.raises(SetupError, match=r'No such configuration property: "fetch\.wait\.most\.ms"') as caught:
+        call(settings)
+    assert caught.value.code == "SX-CONFIG-VALUE"
 
 
 def test_the_address_that_came_furthest_is_told(addresses: dict[str, str]) -> None:
