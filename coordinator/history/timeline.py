@@ -21,6 +21,8 @@ Kind = Literal["died", "left", "evicted", "unanswered", "declined", "failed", "c
 """How a peer lost its task: it died, it left, a user evicted it, it did not answer the offer, it could not run the task, or the
 task failed on it. Or: another coordinator took over."""
 
+_TOGETHER = 1.0
+"""Seconds within which the virtual peers of a daemon that dies are lost."""
 _KINDS: dict[type, Kind] = {
     PeerDied: "died",
     Left: "left",
@@ -141,12 +143,19 @@ class Teller:
             failures=task.failures if task is not None and kind in ("failed", "declined") else 0,
             others=[] if task is None else sorted(set(task.peers) - _offered(decided) - {peer}),
         )
+        self._also_gone(item)
         if task is not None and task.state == "complete":
             return
         if not item.fatal:
             self._places.append(_Open(item, held.slot))
         if task is not None and task.backing_off:
             self._backing_off.append(item)
+
+    def _also_gone(self, item: TimelineEvent) -> None:
+        """Virtual peers of one daemon are lost one after the other: the task has not gone on with the next one."""
+        for other in (place.item for place in self._places):
+            if other.task == item.task and item.at - other.at < _TOGETHER:
+                other.others = [peer for peer in other.others if peer != item.peer]
 
     def _backoff_ended(self, event: BackoffEnded) -> None:
         if event.job == self._job:

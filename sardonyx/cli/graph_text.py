@@ -71,7 +71,7 @@ def feedback_text(spec: JobSpec, cycle: CycleSpec, source: str, target: str) -> 
 
 def headline(spec: JobSpec, graph: Graph) -> str:
     """The job in one line."""
-    tasks, links = counted(len(spec.catalog), "task"), counted(len(graph.links), "link")
+    tasks, links = counted(len(spec.catalog), "task"), counted(len(spec.workflow), "link")
     return f"job {spec.name}: {tasks}, {links}; {ENDINGS[ending_of(spec, graph)]}"
 
 

@@ -82,6 +82,14 @@ def test_others_went_on() -> None:
     assert lines(*events)[1] == "peer c left, task read went on with e"
 
 
+def test_peers_that_die_together_do_not_go_on_for_each_other() -> None:
+    """A daemon's virtual peers are lost one after the other within a moment."""
+    events: list[AnyEvent] = [*(PeerBorn(at=9.0, peer=peer) for peer in "abcd"), *BEGIN[1:3]]
+    events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
+    events += [PeerDied(at=15.0, peer="a"), PeerDied(at=15.01, peer="c")]
+    assert lines(*events) == [f"peer {peer} died, no peer has taken its place on task read yet" for peer in "ac"]
+
+
 def test_how_else_a_peer_comes_off_its_task() -> None:
     """Taken out by a user, silent about an offer, unable to run it."""
     begin = [*BEGIN[:1], JobSubmitted(at=11.0, job="j-1", spec=ALONE), *BEGIN[2:3]]
