@@ -5,13 +5,14 @@ The rules of :mod:`coordinator.core.decide` hold here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from coordinator.core.admission import refusal, resume_refusal
 from coordinator.core.changeset import ChangeSet
+from coordinator.core.state import Job, State
 from coordinator.core.stored_state import derive, refuse_newer_rules
 from sardonyx.core import units
 from sardonyx.core.changing import change_failure, finished
@@ -131,7 +132,7 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
     if job.status == "planning" and not event.revision:
         try:
             graph = changes.state.plans[event.job].graph
-            facts = continued(graph, event.links, job.begins)
+            facts = continued(graph, event.links, job.begins, _made_anew(changes.state, job, event.topics))
             if job.borrows:
                 facts = adopting(graph, facts, job.adopts, job.resumes_at, job.clocks)
         except InputError as error:
@@ -139,10 +140,17 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
             job.links = "made"
         else:
             changes.start(event.job, facts)
+        job.topics = event.topics
     elif job.next_spec is not None and job.switching and event.revision == job.revision + 1:
         _links_of_change(changes, event, job.next_spec)
     elif job.ended and job.links != "made":
         changes.links_came_late(event.job)
+
+
+def _made_anew(state: State, job: Job, now: Mapping[str, str]) -> set[str]:
+    """The topics that have another id than when the job was submitted that this one goes on from."""
+    before = state.jobs.get(job.resumes)
+    return set() if before is None else {name for name, was in before.topics.items() if now.get(name, was) != was}
 
 
 def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> None:
@@ -153,6 +161,7 @@ def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> 
     if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
         changes.keep_spec(event.job)
     elif all(link.name in event.links for link in graph.links):
+        job.topics = job.topics | event.topics
         changes.swap_spec(event.job, spec, event.links)
 
 

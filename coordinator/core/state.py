@@ -210,6 +210,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     links: Literal["none", "made", "gone"] = "none"
     """Whether its topics exist, according to the log; during planning some may exist."""
     facts: dict[str, LinkFacts] | None = None
+    topics: dict[str, str] = {}
+    """The id of each topic that it reads, as far as Kafka tells them. Never changed in place."""
     ended_at: float | None = None
     error: Failure | None = None
     waits_for: int = 0

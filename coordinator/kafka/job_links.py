@@ -14,6 +14,7 @@ from queues.dead_letter_topics import forget, letters_left
 from queues.membership import remove_static_member
 from queues.renewal import Renewals
 from queues.rewired import drop_links, end_transaction, fence_slots
+from queues.topic_ids import topic_ids
 from queues.trim import trim_links
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
@@ -50,6 +51,10 @@ class KafkaLinks:
         # version may answer differently. What is found here is logged as an event.
         validate(spec, import_functions=False)
         return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
+
+    def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
+        graph = graph_of(spec, self._settings.deployment, job)
+        return topic_ids(self._settings, {link.topic for link in graph.links if link.kind == "input"})
 
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         return last_commits(self._settings, graph_of(spec, self._settings.deployment, job), job)

@@ -15,6 +15,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from coordinator.core.decide import decide, unfinished
@@ -237,7 +238,10 @@ class Leader:
     def _take_done(self) -> list[AnyEvent]:
         done: list[AnyEvent] = []
         while not self._done.empty():
-            done.append(self._done.get())
+            event = self._done.get()
+            if isinstance(event, LinksCreated) and self.state.rules < 4:  # the release before does not know of topics
+                event = msgspec.structs.replace(event, topics={})
+            done.append(event)
         return done
 
     def handle(self, entries: Iterable[PendingEntry]) -> None:

@@ -70,6 +70,9 @@ class SideEffects(Protocol):
         a few times.
         """
 
+    def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
+        """Return the id of each topic that a job reads, as far as Kafka tells them. Raises as :meth:`create_links`."""
+
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         """Return what the groups of an ended job had committed last, as soon as they have no member. Whatever it raises, it is
         tried again.
@@ -160,16 +163,19 @@ class LinksWorker:
         """The event that the effect ends as; None if it is to be tried again."""
         job = effect.job
         revision = 0 if rewired is None else rewired.revision
+        since: Since = {}
         try:
             if isinstance(effect, ReadLinks | DeleteLinks):
                 return self._run_at_the_end(effect, spec)
             if rewired is None:
-                return _fitting(LinksCreated(job=job, links=self._side_effects.create_links(job, spec)))
-            if isinstance(effect, DropLinks):
+                links = self._side_effects.create_links(job, spec)
+            elif isinstance(effect, DropLinks):
                 self._side_effects.drop_links(job, spec, rewired)
                 return LinksDropped(job=job, revision=revision)
-            links, since = self._side_effects.change_links(job, spec, rewired)
-            return _fitting(LinksCreated(job=job, links=links, revision=revision, since=since))
+            else:
+                links, since = self._side_effects.change_links(job, spec, rewired)
+            topics = self._side_effects.topic_ids(job, spec)
+            return _fitting(LinksCreated(job=job, links=links, revision=revision, since=since, topics=topics))
         except Exception as error:  # whatever it was, it ends as an event or it is tried again
             answered = isinstance(error, SardonyxError) and not isinstance(error, SetupError)
             if isinstance(effect, CreateLinks | ChangeLinks) and (answered or attempt >= ATTEMPTS):

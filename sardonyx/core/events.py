@@ -164,13 +164,15 @@ class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
 
     ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by task and topic, where each partition
     stood when its group had no member and no batch of the old revision could be committed any more; None where nothing was. What
-    comes from there on is worked by the new revision. Empty if the log could not hold it.
+    comes from there on is worked by the new revision. Empty if the log could not hold it. ``topics``: the ids of the topics
+    that the job reads, by name; a topic that is deleted and created again has another one.
     """
 
     job: str
     links: dict[str, LinkFacts]
     revision: int = 0
     since: dict[str, dict[str, list[int | None]]] = {}
+    topics: dict[str, str] = {}
 
 
 class LinksFailed(Event, frozen=True, kw_only=True, tag="links-failed"):

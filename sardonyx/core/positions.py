@@ -7,7 +7,7 @@ counts are therefore exact even if peers died in between, and a peer that takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -267,7 +267,10 @@ def stopped(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, LinkFacts
 
 
 def continued(
-    graph: Graph, facts: Mapping[str, LinkFacts], positions: Mapping[str, Mapping[str, Sequence[int]]]
+    graph: Graph,
+    facts: Mapping[str, LinkFacts],
+    positions: Mapping[str, Mapping[str, Sequence[int]]],
+    made_anew: Collection[str] = (),
 ) -> dict[str, LinkFacts]:
     """The facts of a job's links when it goes on from the positions of another job.
 
@@ -277,9 +280,11 @@ def continued(
         graph: of the new job.
         facts: of its links, as the topics are now.
         positions: by task, by topic, what :func:`next_offsets` gave for the other job.
+        made_anew: topics that were deleted and created again since that job was submitted.
 
     Raises:
-        InputError: ``SX-RESUME-TOPIC``: a topic has fewer partitions than the other job has read.
+        InputError: ``SX-INPUT-RECREATED``: a topic was made anew. ``SX-RESUME-TOPIC``: it has fewer partitions than the other
+            job has read.
     """
     found = dict(facts)
     for stage in graph.stages:
@@ -287,6 +292,14 @@ def continued(
         for link in stage.ingress:
             if link.kind == "input" and link.topic in known and link.name in facts:
                 start, partitions = list(known[link.topic]), facts[link.name].partitions
+                if link.topic in made_anew:
+                    raise InputError(
+                        "SX-INPUT-RECREATED",
+                        f"Topic {link.topic} is not the one that the job to resume has read: its id is another one.",
+                        cause="The topic was deleted and created again, so the positions say nothing about it.",
+                        fix="Submit the job without `--resume`, with the `start=` that you want.",
+                        where={"task": stage.name, "topic": link.topic},
+                    )
                 if len(start) > partitions:
                     raise InputError(
                         "SX-RESUME-TOPIC",

@@ -54,7 +54,7 @@ def _found(name: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, look())
     except SetupError as error:
-        return Finding(name, False, f"{error.message.removesuffix(".")} ({error.code}): {error.cause}", error.fix)
+        return Finding(name, False, f"{error.message.removesuffix('.')} ({error.code}): {error.cause}", error.fix)
 
 
 def _python() -> Finding:

@@ -364,7 +364,7 @@ def lent() -> None:
     for number in range(3):
         history.deliver(PeerBorn(peer=f"Q{number}", format=FORMAT))
     history.deliver(JobSubmitted(job="j-1", spec=spec))
-    history.deliver(made := LinksCreated(job="j-1", links=facts))
+    history.deliver(made := LinksCreated(job="j-1", links=facts, topics={"t": "first"}))
     history.deliver(JobStopped(job="j-1"))
     while not world.state.jobs["j-1"].ended:
         event = history._obedient()
@@ -391,11 +391,13 @@ def lent() -> None:
         (JobKilled(job="s-1"), False),
         (JobKilled(job="o-1"), False),
         (goes_on("k-1"), True),
-        (LinksCreated(job="k-1", links=facts), True),
+        (replace(made, job="k-1"), True),
         (goes_on("l-1", point.at), True),  # refused
         (made, True),  # again, and late
         (JobKilled(job="k-1"), False),
         (gone, False),
+        (goes_on("l-3", point.at), True),
+        (LinksCreated(job="l-3", links=facts, topics={"t": "second"}), False),
         (goes_on("l-2", point.at), True),
         (made, True),
         (gone, True),

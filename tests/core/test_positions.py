@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.core.errors import SetupError
+from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import graph_of
-from sardonyx.core.positions import Position, add, next_offsets, total
+from sardonyx.core.positions import Position, add, continued, next_offsets, total
 from sardonyx.core.spec import JobSpec, TaskSpec
 
 counts = st.builds(Counts, st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50))
@@ -52,11 +52,16 @@ def test_where_nothing_was_committed_a_task_goes_on_where_the_job_began():
             TaskSpec(name="copied", type="output", connector="blackhole"),
         ],
     )
-    (stage,) = graph_of(spec, "test", "copy-1").stages
+    graph = graph_of(spec, "test", "copy-1")
+    (stage,) = graph.stages
     facts = {"orders.copied": LinkFacts(3, start=[5, 6, 7])}
     assert next_offsets(stage, facts, {"shop.orders": [9, None, 0]}) == {"shop.orders": [9, 6, 0]}
     assert next_offsets(stage, facts, {"shop.orders": [9]}) == {"shop.orders": [9, 6, 7]}
     added = [None, None, None, None, 4]
     assert next_offsets(stage, facts, {"shop.orders": added}) == {"shop.orders": [5, 6, 7, 0, 4]}
     assert next_offsets(stage, facts, {"of another job": [1]}) == {}
+    again = continued(graph, {"orders.copied": LinkFacts(4)}, {"copied": {"shop.orders": [9, 6, 7]}}, {"shop.bills"})
+    assert again["orders.copied"].start == [9, 6, 7, 0]
+    with pytest.raises(InputError, match="SX-INPUT-RECREATED"):
+        continued(graph, facts, {"copied": {"shop.orders": [9, 6, 7]}}, {"shop.orders"})
     assert next_offsets(stage, {"orders.copied": LinkFacts(2)}, {"shop.orders": [None, 3]}) == {"shop.orders": [0, 3]}

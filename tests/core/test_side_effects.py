@@ -39,6 +39,9 @@ class Script:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self._next(f"create {job}", self._create)
 
+    def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
+        return {}
+
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self._next(f"read {job}", self._delete)
 

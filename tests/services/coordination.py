@@ -53,6 +53,9 @@ class FakeLinks:
         self.asked.append(("create", job))
         return {link.name: LinkFacts(4) for link in graph_of(spec, "fake", job).links}
 
+    def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
+        return {}
+
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         self.asked.append(("read", job))
         return LastCommits()

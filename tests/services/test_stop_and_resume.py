@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from queues.admin import topics
 from sardonyx import Job, State, kafka
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.errors import JobFailed, SardonyxError
@@ -195,6 +196,26 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     assert f"{resumed.id} has resumed it" in again.stderr
     assert f"{resumed.id} has resumed it" in house.call("job", "diff", first.id, second).stdout
     assert f"resumed by {resumed.id}" in house.call("job", "show", first.id).stdout
+
+
+def test_a_topic_that_was_made_anew_is_not_read_on(house: House, tmp_path: Path) -> None:
+    """It has more records than the former one, so that the positions look as if they were its own."""
+    topic = house.make_topic("anew")
+    house.fill(topic, *numbers(100))
+    first = house.submit(tmp_path / "first", text(topic))
+    until(lambda: len(house.records(f"{topic}-out")) == 100, what="the results")
+    first.stop()
+    assert first.await_completion(300).status == "stopped"
+    admin = AdminClient(house.settings.kafka.client())
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in topics(house.settings), what="the topic to be gone")
+    house.fill(topic, *numbers(250))
+    view = house.client.submit(written(tmp_path / "next", text(topic, version=2)), resume=first.id).await_completion(
+        300
+    )
+    assert view.error is not None
+    assert (view.status, view.error.code, view.error.where["topic"]) == ("failed", "SX-INPUT-RECREATED", topic)
+    assert len(house.records(f"{topic}-out")) == 100
 
 
 def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:

@@ -352,6 +352,9 @@ class SimLinks:
     def create_links(self, job: str, spec: JobSpec) -> dict[str, LinkFacts]:
         return self.kafka.create(self.runtime, job, spec)
 
+    def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
+        return {}
+
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
         return self.kafka.change(self.runtime, job, spec, rewired)
 
