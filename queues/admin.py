@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import committed
 from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, within
+from queues.awaited_topics import await_topics, refuse_missing
 from queues.client import CLIENT_LOG, Message
 from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
-from queues.denied import denied, is_denial
+from queues.denied import is_denial
 from queues.marked_topics import refuse_compacted
 from queues.topic_log import ends, read_messages, resolve_offsets
 from sardonyx.core.errors import InputError, SetupError
@@ -29,7 +30,6 @@ from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.telemetry import KEPT as TELEMETRY_KEPT
 from sardonyx.core.telemetry import topic_of as telemetry_topic
-from sardonyx.core.text import near
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
@@ -66,6 +66,8 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
     _refuse_too_much(settings, spec, partitions)
     owned = {link.topic for link in graph.links if link.owned}
     exist = topics(settings)  # a client that may create no topics can run a job whose topics are there
+    inputs = {link.topic for link in graph.links} - set(partitions)
+    refuse_missing(admin, settings, inputs, set(exist), beside=partitions)  # before anything is created
     new = [
         NewTopic(
             topic,
@@ -86,7 +88,7 @@ def create_links(settings: Settings, graph: Graph, spec: JobSpec) -> dict[str, L
         elif error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise refused(settings, f"create topic {topic}", error, ("Create", f"topic {topic}"))
         failpoint("in-create-links")
-    found = await_topics(admin, settings, set(partitions), {link.topic for link in graph.links} - set(partitions))
+    found = await_topics(admin, settings, set(partitions), inputs)
     refuse_compacted(
         settings, [link.topic for link in graph.links if link.ends_at_marker or link.options.get("end_marker")]
     )
@@ -373,55 +375,6 @@ def _wanted_partitions(link: Link, spec: JobSpec) -> int:
     if link.kind == "output":
         return int(link.options.get("partitions") or OUTPUT_PARTITIONS)
     return spec.partitions
-
-
-def await_topics(
-    admin: AdminClient, settings: Settings, made: Collection[str], expected: Collection[str] = ()
-) -> dict[str, int]:
-    """Wait until the topics just made are known and all their partitions have leaders. Return partition counts by topic.
-
-    Args:
-        admin: a client of the cluster.
-        settings: connection to Kafka.
-        made: topics that were made just now; a broker may not know them yet.
-        expected: topics that exist already.
-
-    Raises:
-        InputError: ``SX-KAFKA-TOPIC-MISSING``, an expected topic does not exist.
-        SetupError: ``SX-KAFKA-UNREACHABLE``.
-    """
-    began = time.monotonic()
-    deadline = began + CALL
-    while True:
-        try:
-            known = admin.list_topics(timeout=settings.kafka.connect_timeout).topics
-        except KafkaException as error:
-            raise kafka_unreachable(settings, began, str(error)) from error
-        missing = sorted(set(expected) - set(known))
-        if missing:
-            _refuse_hidden(admin, settings, missing)
-            raise InputError(
-                "SX-KAFKA-TOPIC-MISSING",
-                f"the input topic {missing[0]!r} does not exist{near(missing[0], known)}",
-                cause=f"Kafka at {settings.kafka.bootstrap_servers} has no topic of that name",
-                fix="create it and fill it first, or correct its name in the job",
-                where={"topic": missing[0]},
-            )
-        if set(made) <= set(known) and all(p.leader >= 0 for t in made for p in known[t].partitions.values()):
-            return {topic: len(known[topic].partitions) for topic in (*made, *expected)}
-        if time.monotonic() > deadline:
-            raise kafka_unreachable(
-                settings, began, f"topics without a leader: {', '.join(sorted(set(made) - set(known)))}"
-            )
-        time.sleep(0.05)
-
-
-def _refuse_hidden(admin: AdminClient, settings: Settings, names: list[str]) -> None:
-    """Raises ``SX-KAFKA-DENIED`` if one of the topics is not shown to this client. Whether it exists is not told then."""
-    for topic, future in admin.describe_topics(TopicCollection(names), request_timeout=CALL).items():
-        error = error_of(future)
-        if is_denial(error):
-            raise denied(settings, "Describe", f"topic {topic}", error)
 
 
 def _error_of(message: Message | None) -> KafkaError | None:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
-from queues.admin import await_topics, topics
+from queues.admin import topics
 from queues.admin_client import admin_client, refused
+from queues.awaited_topics import await_topics
 from queues.denied import denied, is_denial
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError

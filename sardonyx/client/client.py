@@ -154,7 +154,8 @@ class Client:
     def job(self, job: str) -> JobHandle:
         """Return a handle on a job. The argument is its id, the beginning of its id, or its name.
 
-        A name means the running job of that name, or else the job of that name that users submitted last.
+        A name means the running job of that name, or else the job of that name that users submitted last. One that was refused,
+        as what it would have resumed cannot be resumed, counts only if there is no other.
 
         Raises:
             SardonyxError: ``SX-JOB-UNKNOWN`` (names the nearest one), ``SX-JOB-AMBIGUOUS``.
@@ -163,7 +164,8 @@ class Client:
         notes = self._job_notes()  # after the above, to see a job that moves meanwhile
         names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
-        found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()})
+        refused = {each for each, note in notes.items() if note.status == "failed" and note.links == "none"}
+        found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()}, refused)
         return JobHandle(self, found, submitted.get(found))
 
     def read_before(self, spec: JobSpec) -> tuple[JobHandle, dict[str, Any]] | None:

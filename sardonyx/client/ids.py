@@ -29,16 +29,24 @@ def asker() -> str:
     return f"{user}@{socket.gethostname()} {VERSION}"
 
 
-def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], since: Mapping[str, float]) -> str:
+def find_job(
+    wanted: str,
+    names: Mapping[str, str],
+    running: Collection[str],
+    since: Mapping[str, float],
+    refused: Collection[str] = (),
+) -> str:
     """Find the one job that an id, the beginning of an id, or a name means. Pure.
 
-    A name means the running job of that name, or else the job of that name that users submitted last.
+    A name means the running job of that name, or else the job of that name that users submitted last. One that was refused is
+    meant only if no other has the name.
 
     Args:
         wanted: the text that the user wrote.
         names: job id -> name.
         running: ids of the jobs that have not ended.
         since: job id -> submission time, seconds since 1970. A missing job was submitted just now.
+        refused: ids of the jobs that were never taken.
 
     Raises:
         SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``: several jobs of that name run, or several ids start so.
@@ -48,7 +56,8 @@ def find_job(wanted: str, names: Mapping[str, str], running: Collection[str], si
     named = [job for job, name in names.items() if name == wanted]
     meant = [job for job in named if job in running]
     if not meant and named:
-        return max(named, key=lambda job: (since.get(job, math.inf), job))
+        taken = [job for job in named if job not in refused]
+        return max(taken or named, key=lambda job: (since.get(job, math.inf), job))
     meant = meant or [job for job in names if job.startswith(wanted)]
     if len(meant) == 1:
         return meant[0]

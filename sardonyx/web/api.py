@@ -366,7 +366,8 @@ class Api:
         jobs = state.jobs
         names = {job: each.spec.name for job, each in jobs.items()}
         running = [job for job, each in jobs.items() if not each.ended]
-        name = find_job(parts["job"], names, running, {job: each.submitted_at for job, each in jobs.items()})
+        refused = [job for job, each in jobs.items() if each.refused]
+        name = find_job(parts["job"], names, running, {job: each.submitted_at for job, each in jobs.items()}, refused)
         return state, name, jobs[name]
 
 

@@ -248,6 +248,8 @@ def test_a_job_is_found_by_id_prefix_or_name() -> None:
     assert find_job("flights", names, {"flights-bbbbbb"}, since) == "flights-bbbbbb"
     assert find_job("flights", names, set(), since) == "flights-aaaaaa"
     assert find_job("flights", names, set(), {"flights-aaaaaa": 2.0}) == "flights-bbbbbb"
+    assert find_job("flights", names, set(), since, refused={"flights-aaaaaa"}) == "flights-bbbbbb"
+    assert find_job("rides", names, set(), since, refused={"rides-cccccc"}) == "rides-cccccc"
 
 
 @pytest.mark.parametrize(

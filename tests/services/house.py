@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
-from queues.admin import await_topics
+from queues.awaited_topics import await_topics
 from sardonyx.cli.app import app
 from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView

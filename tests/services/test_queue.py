@@ -13,12 +13,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from coordinator.kafka.job_links import KafkaLinks
-from queues import admin, confirmed_end
+from queues import admin, confirmed_end, topics
 from queues.lost import ReaderLost
 from queues.messages import Outgoing
 from queues.trim import trim_links
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits
+from sardonyx.core.graph import Link
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, next_batch, work_off
@@ -210,12 +211,19 @@ def test_a_bound_input_ends_where_it_ended_when_it_was_planned(make_task: Callab
 
 
 def test_a_missing_input_topic_is_a_clear_error(make_task: Callable[..., Task]):
-    """An input topic that is not there is named, and nothing else is left behind as a puzzle."""
+    """An input topic that is not there is named before any topic is made. One that the job writes was not meant."""
     task = make_task({"start": "earliest"})
-    with pytest.raises(InputError) as caught:
-        task.create()
-    assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
-    assert task.topic in caught.value.message
+    own = f"{task.topic}2"
+    task.stage.egress.append(Link("b.out", own, "output", "b", "out"))
+    for _ in range(2):  # then with the output topic there
+        with pytest.raises(InputError) as caught:
+            task.create()
+        assert caught.value.code == "SX-KAFKA-TOPIC-MISSING"
+        assert task.topic in caught.value.message
+        assert own not in caught.value.message
+        if own not in admin.topics(task.settings):
+            assert not {link.topic for link in task.graph.links} & set(admin.topics(task.settings))
+            topics.create(task.settings, own, 1)
 
 
 def test_a_mistyped_input_topic_gets_the_nearest_one(make_task: Callable[..., Task]):
