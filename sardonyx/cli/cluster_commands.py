@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sardonyx.client.client import JobHandle
     from sardonyx.client.views import JobView
     from sardonyx.dev.daemons import Daemons
+    from sardonyx.dev.services import Services
     from sardonyx.job.load import LoadedJob
     from sardonyx.runtime.settings import Settings
 
@@ -130,10 +131,11 @@ def dev(
     with stop_request() as stop, contextlib.ExitStack() as stack:
         own = services_only or not _configured(settings)
         if own:
-            settings, folder = stack.enter_context(embedded(call, settings, cluster))
+            settings, services = stack.enter_context(embedded(call, settings, cluster))
+            folder = services.data_dir
         else:
             _require_both(settings)
-            folder = _log_folder(settings, stack)
+            services, folder = None, _log_folder(settings, stack)
         daemons = None
         if not services_only:
             count = peers or settings.peer.virtual_peers
@@ -148,8 +150,9 @@ def dev(
         else:
             _put_addresses(call, settings, pages, environment)
         while not stop.wait(1.0):
-            if daemons is not None:
-                daemons.check()
+            for each in (services, daemons):
+                for what in each.revive() if each is not None else ():
+                    call.say(what)
         call.say("stopping")
 
 
@@ -182,7 +185,8 @@ def run(
     with stop_request() as stop, contextlib.ExitStack() as stack:
         embedded_here = not _configured(settings)
         if embedded_here:
-            settings, folder = stack.enter_context(embedded(call, settings))
+            settings, services = stack.enter_context(embedded(call, settings))
+            folder = services.data_dir
         else:
             _require_both(settings)
             _check_reachable(call, settings)
@@ -210,8 +214,8 @@ def run(
 
 
 @contextlib.contextmanager
-def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple[Settings, Path]]:
-    """Embedded services for as long as the block runs: settings with their addresses, and the folder of their data."""
+def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple[Settings, Services]]:
+    """Embedded services for as long as the block runs, and settings with their addresses."""
     from sardonyx.dev.services import embedded_services
     from sardonyx.runtime.settings import load_settings
 
@@ -225,7 +229,7 @@ def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple
         addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
         _write_environment(services.data_dir / ENVIRONMENT, addresses)
         flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
-        yield load_settings(**{**flags, **addresses}), services.data_dir
+        yield load_settings(**{**flags, **addresses}), services
 
 
 class _Run:

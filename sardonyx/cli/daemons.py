@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -50,14 +51,17 @@ def local_pages(settings: Settings, folder: Path) -> Iterator[str]:
     tokens.unlink(missing_ok=True)
     tokens.touch(0o600)
     tokens.write_text(f"{_own_name()} operator {token}\n", "utf-8")
-    child = start_child(
-        [sys.executable, "-m", "sardonyx", "web", "--tokens", str(tokens)],
-        name="web",
-        log_path=folder / "web.log",
-        env=settings.environment(),
-    )
-    daemons = Daemons([child])
+    daemons = Daemons()
     try:
+        child = daemons.start(
+            partial(
+                start_child,
+                [sys.executable, "-m", "sardonyx", "web", "--tokens", str(tokens)],
+                name="web",
+                log_path=folder / "web.log",
+                env=settings.environment(),
+            )
+        )
         while not (found := ADDRESS.search(child.log_tail(30))):
             daemons.check()
             time.sleep(0.1)

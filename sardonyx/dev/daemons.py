@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sardonyx.core.errors import SetupError
-from sardonyx.runtime.child_process import ChildProcess, start_child
+from sardonyx.runtime.child_process import SIGNALLED, ChildProcess, revived, start_child
 from sardonyx.runtime.java import find_java
 
 if TYPE_CHECKING:
@@ -18,17 +20,46 @@ if TYPE_CHECKING:
 DRAIN = 20.0
 """Seconds that a daemon has to finish its batch after SIGTERM before it is killed."""
 
+_SOON = 30.0
+"""Seconds. A daemon that fails sooner after its start does so because of something that is still there."""
+
 
 class Daemons:
     """One coordinator and one peer daemon, which die with us. Made by :func:`local_daemons`."""
 
-    def __init__(self, children: list[ChildProcess]) -> None:
-        self._children = children
+    def __init__(self) -> None:
+        self._starts: list[tuple[Callable[[], ChildProcess], float]] = []
+        self._children: list[ChildProcess] = []
+
+    def start(self, begin: Callable[[], ChildProcess]) -> ChildProcess:
+        """Start one. ``begin`` may be called again, if it is killed."""
+        child = begin()
+        self._starts.append((begin, time.monotonic()))
+        self._children.append(child)
+        return child
 
     def stop(self) -> None:
         """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
         for child in reversed(self._children):
             child.stop(DRAIN)
+
+    def revive(self) -> list[str]:
+        """Start again what has ended, and give the words for it.
+
+        Raises:
+            SetupError: ``SX-DAEMON-DIED``: one has failed by itself soon after its start. It would do so again.
+        """
+        found = []
+        for place, child in enumerate(self._children):
+            code, (begin, since) = child.poll(), self._starts[place]
+            if code is None:
+                continue
+            if 0 < code < SIGNALLED and time.monotonic() - since < _SOON:
+                self.check()
+            self._starts[place] = begin, time.monotonic()
+            self._children[place] = begin()
+            found.append(revived(child, self._children[place]))
+        return found
 
     def check(self) -> None:
         """Raises ``SX-DAEMON-DIED``, with its last lines, if one of them has ended by itself."""
@@ -63,13 +94,13 @@ def local_daemons(
     find_java()
     if telling and "metrics.telemetry" not in settings.origins:
         settings = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"telemetry": True})})
-    children: list[ChildProcess] = []
-    daemons = Daemons(children)
+    daemons = Daemons()
     commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
     try:
         for name, arguments in commands:
-            children.append(
-                start_child(
+            daemons.start(
+                partial(
+                    start_child,
                     [sys.executable, "-m", "sardonyx", name, *arguments],
                     name=name,
                     log_path=folder / f"{name}.log",

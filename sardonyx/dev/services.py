@@ -21,6 +21,7 @@ from sardonyx.core.text import counted
 from sardonyx.dev import kafka_jars
 from sardonyx.dev.secured import Login, OwnUser, Secured
 from sardonyx.dev.servers import KafkaBroker, Server, ZooKeeperServer, new_cluster_id, start_together, stop_together
+from sardonyx.runtime.child_process import revived
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.temp_dirs import locked, temp_dir
 
@@ -68,6 +69,20 @@ class Services:
         servers = [self._running[name] for name in names]
         start_together(servers, again=True)
         self.pids |= {server.name: server.pid for server in servers}
+
+    def revive(self) -> list[str]:
+        """Start servers again that have ended, at the same addresses and with the same data, and give the words for it.
+
+        Raises:
+            SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
+        """
+        found = []
+        for name, server in self._running.items():
+            dead = server.child
+            if dead is not None and dead.poll() is not None:
+                self.start(name)
+                found.append(revived(dead, server.child or dead))
+        return found
 
 
 @contextlib.contextmanager

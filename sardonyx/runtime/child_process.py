@@ -22,6 +22,8 @@ from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
 _CANNOT_START = 127
+SIGNALLED = 128
+"""An exit code above this says which signal has ended a child."""
 
 
 class ChildProcess:
@@ -79,6 +81,14 @@ class ChildProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def revived(dead: ChildProcess, again: ChildProcess) -> str:
+    """The words for a child that has ended, and that runs again."""
+    code = dead.wait()
+    code = code if code >= 0 else SIGNALLED - code  # its supervisor was killed, and so took it along
+    known = {SIGNALLED + each: f"was ended by {each.name}" for each in signal.Signals}
+    return f"{dead.name} (process {dead.pid}) {known.get(code, f'ended with exit code {code}')}: it runs again as {again.pid}"
 
 
 def start_child(

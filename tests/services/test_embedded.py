@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,7 @@ from queues.connectivity import check_reachable, reach_kafka
 from sardonyx.client.health import at_work
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import doctor, kafka_jars, servers, services
+from sardonyx.dev.daemons import Daemons
 from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.dev.servers import free_ports, listens
 from sardonyx.dev.services import Services, embedded_services
@@ -118,7 +120,9 @@ def test_a_killed_owner_takes_both_services_along() -> None:
 
 
 def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
-    """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start."""
+    """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start. A
+    server that is killed is started again with it.
+    """
     with structlog.testing.capture_logs() as events, embedded_services(tmp_path / "kept") as services:
         assert fields_of(events, "embedded_services_starting")["data_dir"] == str(services.data_dir)
         assert services.data_dir == tmp_path / "kept"
@@ -146,6 +150,14 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": again.kafka})
         assert "kept" in admin.list_topics(timeout=60).topics
         assert admin.describe_cluster().result(30).cluster_id == cluster
+        assert again.revive() == []
+        os.kill(again.pids["kafka"], signal.SIGKILL)
+        until(lambda: not alive(again.pids["kafka"]), what="the broker to end")
+        until(
+            lambda: (said := again.revive()) and said[0].startswith("kafka (process "),
+            what="the broker to be started again",
+        )
+        reach_kafka(load_settings(**{"kafka.bootstrap_servers": again.kafka}))
 
 
 @pytest.mark.gate
@@ -378,6 +390,26 @@ def test_a_kept_child_ends_with_its_whole_group(family: tuple[ChildProcess, int]
     assert child.stop(grace=5) == 128 + signal.SIGTERM
     assert child.stop() == 128 + signal.SIGTERM
     until(lambda: not alive(grandchild), what="the child's own child to end")
+
+
+def test_what_is_killed_beside_dev_runs_again(tmp_path: Path) -> None:
+    """A daemon that a user kills or stops is started again, and dev says so. One that fails at its start would fail again."""
+    daemons = Daemons()
+    begin = partial(start_child, ["sleep", "600"], name="peer")
+    with daemons.start(begin) as child:
+        assert daemons.revive() == []
+        child.signal(signal.SIGKILL)
+        child.wait()
+        (said,) = daemons.revive()
+        assert said.startswith(f"peer (process {child.pid}) was ended by SIGKILL: it runs again as ")
+        again = int(said.rpartition(" ")[2])
+        assert alive(again)
+    daemons.stop()
+    assert not alive(again)
+    failing = Daemons()
+    failing.start(partial(start_child, ["false"], name="peer", log_path=tmp_path / "peer.log")).wait()
+    with pytest.raises(SetupError, match="SX-DAEMON-DIED"):
+        failing.revive()
 
 
 def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
