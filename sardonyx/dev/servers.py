@@ -30,6 +30,8 @@ from sardonyx.runtime.java import Java
 START_TIMEOUT = 90.0
 """Seconds that a service may take until it answers. On a busy machine the first start takes about ten."""
 PORT_TRIES = 5
+_PORTS = "ports"
+"""The file beside a server's data that holds its ports."""
 
 log = structlog.get_logger()
 
@@ -110,6 +112,18 @@ class Server(ABC):
             time.sleep(0.05)
         raise self.error("SX-EMBEDDED-SLOW", f"did not answer within {START_TIMEOUT:g} s")
 
+    def kept_ports(self) -> list[int]:
+        """Its ports of an earlier time, so that addresses in other terminals stay right. Empty if there are none of use."""
+        try:
+            found = [int(port) for port in (self.home / _PORTS).read_text("utf-8").split()]
+        except (OSError, ValueError):
+            return []
+        return found if len(found) == self.wanted_ports else []
+
+    def keep_ports(self) -> None:
+        """Write them beside its data."""
+        (self.home / _PORTS).write_text(" ".join(map(str, self.ports)), "utf-8")
+
     def error(self, code: str, what: str) -> SetupError:
         """The error that says what happened to this server, with the end of its log."""
         tail = self.child.log_tail() if self.child else ""
@@ -131,22 +145,27 @@ class Server(ABC):
 
 
 def start_together(servers: Sequence[Server], *, again: bool = False) -> None:
-    """Start servers of one cluster, on free ports or ``again`` on the same ports as before. Returns when all answer.
+    """Start servers of one cluster, ``again`` or on data of an earlier time on the same ports as before, otherwise on free ones.
+    Returns when all answer.
 
     Takes other ports if another process has taken one meanwhile.
 
     Raises:
         SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
     """
-    for _ in range(PORT_TRIES):
+    for attempt in range(PORT_TRIES):
         if not again:
             ports = iter(free_ports(sum(server.wanted_ports for server in servers)))
+            kept = {} if attempt else {server.name: server.kept_ports() for server in servers}
             for server in servers:
-                server.ports = [next(ports) for _ in range(server.wanted_ports)]
+                chosen = [next(ports) for _ in range(server.wanted_ports)]
+                server.ports = kept[server.name] if all(kept.values()) and kept else chosen
                 server.log_path.unlink(missing_ok=True)
         with ThreadPoolExecutor(len(servers), thread_name_prefix="start") as pool:
             list(pool.map(Server.launch, servers))
             if all(list(pool.map(Server.wait, servers))):
+                for server in servers:
+                    server.keep_ports()
                 return
         for server in servers:
             server.stop(kill=True)

@@ -120,8 +120,8 @@ def test_a_killed_owner_takes_both_services_along() -> None:
 
 
 def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
-    """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start. A
-    server that is killed is started again with it.
+    """With a directory given: it is named, kept, and what was in ZooKeeper and Kafka is there at the next start, at
+    the same addresses if these are free. A server that is killed is started again with it.
     """
     with structlog.testing.capture_logs() as events, embedded_services(tmp_path / "kept") as services:
         assert fields_of(events, "embedded_services_starting")["data_dir"] == str(services.data_dir)
@@ -142,6 +142,7 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
         assert caught.value.code == "SX-EMBEDDED-DATA"
     assert not any(alive(pid) for pid in services.pids.values())
     with embedded_services(tmp_path / "kept") as again:
+        assert (again.zookeeper, again.kafka) == (services.zookeeper, services.kafka)
         client = KazooClient(again.zookeeper)
         client.start()
         assert client.get("/kept")[0] == b"yes"
@@ -158,6 +159,11 @@ def test_data_lies_where_it_is_said_and_is_used_again(tmp_path: Path) -> None:
             what="the broker to be started again",
         )
         reach_kafka(load_settings(**{"kafka.bootstrap_servers": again.kafka}))
+    with (
+        socket.create_server(("127.0.0.1", int(again.kafka.rpartition(":")[2]))),
+        embedded_services(tmp_path / "kept") as moved,
+    ):
+        assert (moved.zookeeper, moved.kafka != again.kafka) == (again.zookeeper, True)
 
 
 @pytest.mark.gate
