@@ -12,7 +12,7 @@ import typer
 from sardonyx.cli import report
 from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
 from sardonyx.cli.call import SILENCE, Call, connected, local
-from sardonyx.cli.job_end import tell_end, watch_to_end
+from sardonyx.cli.job_end import end_error, tell_end, watch_to_end
 from sardonyx.cli.publishing_again import ask
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
@@ -118,8 +118,11 @@ def submit(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With JOB@TIME: do not ask whether results may be published again.")
     ] = False,
-) -> None:
-    """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment."""
+) -> int:
+    """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment.
+
+    It waits a few seconds for the job to begin. If the job cannot, it says why, and exits as `job await` does.
+    """
     from sardonyx.job.load import load
 
     loaded = load(spec)  # reports mistakes in the job without waiting for a cluster
@@ -143,10 +146,16 @@ def submit(
         waits = handle.waits_for()
         if waits:
             data["waits_for"] = waits
+        view = handle.status(live=False)
+        error = end_error(view) if view.status == "failed" else None
+        if error is not None:  # it could not begin, such as without its input topic
+            call.tell(error, data)
+            return report.exit_code(error)
         if call.json:
             call.put_json(data)
         elif waits:
             call.say(waits)
+        return 0
 
 
 def _reads_again(job: JobView, topics: Mapping[str, Any]) -> str:
