@@ -413,3 +413,42 @@ def test_parquet_by_row_groups(tmp_path):
     file.write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read(file, format="parquet")
+
+
+def test_int96_of_parquet_holds_any_year(tmp_path):
+    """Spark writes moments so by default. They are what they were, with and without a schema, in nested columns, too."""
+    texts = pa.array(["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00.000000", "1969-12-31T23:59:59.999999", None])
+    moments = texts.cast(pa.timestamp("us"))
+    lists = pa.array([[each] for each in moments.to_pylist()], pa.list_(moments.type))
+    table = pa.table({"t": moments, "l": lists})
+    pq.write_table(table, tmp_path / "in.parquet", use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(tmp_path / "in.parquet").schema.column(0).physical_type == "INT96"
+    for schema in ({}, {"schema": "t timestamp_ntz, l array<timestamp_ntz>"}):
+        assert read(tmp_path / "in.parquet", format="parquet", **schema).cast(table.schema).equals(table)
+    utc = read(tmp_path / "in.parquet", format="parquet", schema="t timestamp")["t"]
+    assert utc.equals(table["t"].cast(pa.timestamp("us", "UTC")))
+
+
+def test_nanoseconds_of_parquet_are_cut_in_the_same_way_with_and_without_a_schema(tmp_path):
+    """They are cut to the microsecond before, as texts are; also before 1970, and in nested columns."""
+    nanos = pa.array([1_999, -1, None, -1_000, 0], pa.timestamp("ns"))
+    pairs = pa.StructArray.from_arrays([nanos], ["t"], mask=pa.array([False, False, False, True, False]))
+    lists = pa.array([[1_999, -1], None, [], [None, 5], [-1]], pa.list_(pa.timestamp("ns")))
+    pq.write_table(pa.table({"t": nanos, "s": pairs, "l": lists}), tmp_path / "in.parquet")
+    cut = pa.array([1, -1, None, -1, 0], pa.timestamp("us")).to_pylist()
+    one, minus = cut[0], cut[1]
+    for schema in ({}, {"schema": "t timestamp_ntz, s struct<t: timestamp_ntz>, l array<timestamp_ntz>"}):
+        found = read(tmp_path / "in.parquet", format="parquet", **schema)
+        assert found["t"].to_pylist() == cut
+        assert found["s"].to_pylist() == [{"t": one}, {"t": minus}, {"t": None}, None, {"t": cut[4]}]
+        assert found["l"].to_pylist() == [[one, minus], None, [], [None, cut[4]], [minus]]
+    utc = read(tmp_path / "in.parquet", format="parquet", schema="t timestamp")["t"]
+    assert utc.cast(pa.int64()).to_pylist() == [1, -1, None, -1, 0]
+
+
+def test_a_moment_of_parquet_that_microseconds_cannot_hold_is_refused(tmp_path):
+    """Milliseconds reach further; they do not come round to another year."""
+    pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("ms"))}), tmp_path / "in.parquet")
+    for schema in ({}, {"schema": "t timestamp_ntz"}):
+        with pytest.raises(InputError, match="column 't' has type timestamp"):
+            read(tmp_path / "in.parquet", format="parquet", **schema)

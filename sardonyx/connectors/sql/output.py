@@ -32,6 +32,7 @@ import structlog
 
 from sardonyx.connectors import json_text
 from sardonyx.connectors.base import PositionsMoved, StoredPosition
+from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.database import Address, create_table, explained
 from sardonyx.connectors.sql.transaction import HeldTransaction
@@ -181,6 +182,7 @@ class SqlOutput:
 
         if not table.num_rows:
             return
+        table = cut_table(table)  # PostgreSQL would round
         if not self._address.is_sqlite and not self._keys:
             self._copy(connection, table)
             return
@@ -306,8 +308,6 @@ def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]
     kind = column.type
     if pa.types.is_nested(kind):
         return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
     found: list[Any] = column.to_pylist()
     if not is_sqlite:
         return found
