@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sardonyx.connectors.files import byte_ranges
 from sardonyx.connectors.files.input import FilesInput, files_of
-from sardonyx.connectors.registry import split_input
+from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.errors import InputError
 from sardonyx.core.spec import TaskSpec
 
@@ -145,6 +145,44 @@ def test_a_path_that_stands_for_nothing_is_an_error(tmp_path, path):
         read(tmp_path / path, format="csv", header=True)
     assert caught.value.code == "SX-INPUT-MISSING"
     assert caught.value.where == {"path": str(tmp_path / path)}
+
+
+@settings(max_examples=60)
+@given(
+    texts=st.lists(st.one_of(st.none(), _words, st.just(" "), st.just("\n"), st.just("\r\n")), max_size=8),
+    columns=st.integers(1, 2),
+    header=st.booleans(),
+    declared=st.booleans(),
+    size=st.integers(1, 60),
+    codec=st.sampled_from(["none", "gzip"]),
+)
+def test_the_csv_that_we_write_is_read_back(tmp_path_factory, texts, columns, header, declared, size, codec):
+    """Texts, empty ones and nulls, also where a row is nothing but a null and its line is blank."""
+    names = ["s", "t"][:columns] if header else ["_c0", "_c1"][:columns]
+    table = pa.table({name: pa.array(texts, pa.string()) for name in names})
+    folder = tmp_path_factory.mktemp("back") / "out"
+    written = TaskSpec(
+        name="out",
+        type="output",
+        connector="files",
+        options={"path": str(folder), "format": "csv", "header": header, "compression": codec},
+    )
+    out = output(written, "job-1")
+    out.seal(out.stage(table))
+    several = any(text and not text.strip("\r\n") for text in texts)
+    schema = {"schema": ", ".join(f"`{name}` string" for name in names)} if declared else {}
+    found = read(folder, format="csv", header=header, split_size=size, multiLine=several, **schema)
+    assert found.num_rows == len(texts)
+    assert not texts or found.equals(table)
+
+
+def test_blank_lines_are_rows_of_one_column_only(tmp_path):
+    """In a file of several columns, and before the header, a blank line says nothing."""
+    assert csv(tmp_path, "\n\nn\n\n1\n\r\n", header=True, schema="n int")["n"].to_pylist() == [None, 1, None]
+    assert csv(tmp_path, "\n\n", schema="n int")["n"].to_pylist() == [None, None]
+    assert csv(tmp_path, "\n\n", schema="n int, m int").num_rows == 0
+    assert csv(tmp_path, "\n1,2\n\n", schema="n int, m int").num_rows == 1
+    assert "line 4: column 'n' holds 'x'" in refused(tmp_path, "n\n\n1\nx\n", header=True, schema="n int").message
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n", "a,b", "\n\n", "\ufeffa,b\r\n\r\n"])
