@@ -227,7 +227,8 @@ def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
         from sardonyx.connectors.registry import topic_format
 
         form = topic_format(output.options, settings.kafka.schema_registry)
-        return to_records(form.decode(topics.read_committed(settings, str(output.options["topic"]))).table)
+        records = topics.read_committed(settings, str(output.options["topic"]))
+        return to_records(form.decode([value for _, value in records], [key for key, _ in records]).table)
     from pyarrow import dataset
 
     files = dataset.dataset(str(output.options["path"]), format=str(output.options["format"]))

@@ -72,7 +72,7 @@ class _Registered(ABC):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: Sequence[bytes | None], _keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
 
         Raises:
