@@ -209,13 +209,17 @@ class SqlOutput:
 
         All rows are converted before COPY begins. The transaction holds a lock, so it should be short.
         """
-        quote = connection.dialect.identifier_preparer.quote
-        place = ".".join(quote(part) for part in (self._schema, self._name) if part is not None)
+        from psycopg import sql
+
+        place = sql.Identifier(*(part for part in (self._schema, self._name) if part is not None))
         sink = pa.BufferOutputStream()
         columns = {name: _copied(table[name], name) for name in table.column_names}
         pacsv.write_csv(pa.table(columns), sink, pacsv.WriteOptions(include_header=False))
         driver: Any = connection.connection.driver_connection
-        statement = f"COPY {place} ({', '.join(map(quote, table.column_names))}) FROM STDIN (FORMAT csv)"
+        # Names as they are: SQLAlchemy's would double percent signs, which this call does not halve again.
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            place, sql.SQL(", ").join(map(sql.Identifier, table.column_names))
+        )
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(sink.getvalue().to_pybytes())
@@ -223,7 +227,8 @@ class SqlOutput:
             from sqlalchemy.exc import DBAPIError
 
             lost = bool(driver.closed)
-            raise DBAPIError.instance(statement, {}, error, driver.Error, connection_invalidated=lost) from error
+            text = statement.as_string(None)
+            raise DBAPIError.instance(text, {}, error, driver.Error, connection_invalidated=lost) from error
 
     def _make_table(self, schema: pa.Schema) -> None:
         """Create the output table if it is missing, with the columns of the first rows."""
