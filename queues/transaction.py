@@ -26,7 +26,7 @@ from queues.client import RECONNECT_MS
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, abortable, exception_for
+from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, exception_for, exception_of
 from sardonyx.core.errors import InternalError, OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
@@ -125,7 +125,7 @@ class TransactionalWriter:
         Raises:
             TransactionAborted: nothing was written. The writer can be used at once.
             ProducerLost: the outcome is unknown, or the producer is fenced. Make a new one, and read the committed positions.
-            OutputError: ``SX-RECORD-TOO-LARGE``; nothing was written.
+            OutputError: ``SX-RECORD-TOO-LARGE``, ``SX-KAFKA-REJECTED``; nothing was written.
             SetupError: ``SX-KAFKA-DENIED``; nothing was written.
         """
         if not positions:
@@ -135,10 +135,11 @@ class TransactionalWriter:
             self._write(messages, positions, group_metadata, clock)
         except (ProducerLost, TransactionAborted) as error:
             # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
-            reason = error.error if isinstance(error, RightMissing) else events.refusal
+            refusal = events.refusal
+            reason = error.error if isinstance(error, RightMissing) else refusal and refusal.error
             if reason is None or not is_denial(reason):
                 raise
-            raise self._denied(reason, events.refused_topic or " or ".join(sorted(self._topics))) from error
+            raise self._denied(reason, refusal.topic if refusal else " or ".join(sorted(self._topics))) from error
 
     def _write(
         self,
@@ -155,7 +156,7 @@ class TransactionalWriter:
             refusal = self._producer.events.refusal
             self._renew()
             if isinstance(failure, TransactionAborted) and not failure.passing and refusal is not None:
-                raise abortable(refusal) from failure
+                raise exception_of(refusal) from failure
             raise failure
         finally:
             del failure  # it refers to this frame

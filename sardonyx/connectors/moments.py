@@ -44,7 +44,7 @@ def cut(column: pa.Array) -> pa.Array:
 
 
 def _is_finer(kind: pa.DataType) -> bool:
-    return kind != _cut_type(kind)
+    return bool(kind != _cut_type(kind))
 
 
 def _cut_type(kind: pa.DataType) -> pa.DataType:
