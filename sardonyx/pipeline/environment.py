@@ -229,10 +229,9 @@ def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
         form = topic_format(output.options, settings.kafka.schema_registry)
         records = topics.read_committed(settings, str(output.options["topic"]))
         return to_records(form.decode([value for _, value in records], [key for key, _ in records]).table)
-    from pyarrow import dataset
+    from sardonyx.connectors.files.written import rows_in
 
-    files = dataset.dataset(str(output.options["path"]), format=str(output.options["format"]))
-    return to_records(files.to_table())
+    return to_records(rows_in(str(output.options["path"]), output.options).to_table())
 
 
 __all__ = ["Environment", "Execution"]
