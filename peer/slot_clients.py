@@ -58,7 +58,9 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
     )
     try:
         clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None
-        clients = SlotClients(reader, TransactionalWriter(work.settings, work.transactional_id), clocks)
+        clients = SlotClients(
+            reader, TransactionalWriter(work.settings, work.transactional_id, work.stage.partitioner), clocks
+        )
     except BaseException:
         reader.close()
         raise

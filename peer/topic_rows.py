@@ -63,7 +63,8 @@ def read_topic(
 
 
 def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
-    decoded = registry.topic_format(link.options, registry_url).decode([message.value() for message in messages])
+    values, keys = [message.value() for message in messages], [message.key() for message in messages]
+    decoded = registry.topic_format(link.options, registry_url).decode(values, keys)
     if not decoded.bad:
         return TopicRows(decoded.table, messages, [])
     unreadable = dict(decoded.bad)
@@ -122,7 +123,7 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> T
             bad.append(unread(message, dead_letters.NO_VALUE if letter.kind == "large" else dead_letters.MADE))
             continue
         elif letter.origin.topic in formats:
-            decoded = formats[letter.origin.topic].decode([value])
+            decoded = formats[letter.origin.topic].decode([value], [message.key()])
             bad += [unread(message, failure) for _, failure in decoded.bad]
             if decoded.bad:
                 continue

@@ -28,7 +28,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.client import CLIENT_LOG, RECONNECT_MS, Message
-from queues.transaction_errors import ProducerLost, TransactionAborted, Verdict, classify, exception_for
+from queues.transaction_errors import ProducerLost, Refusal, TransactionAborted, Verdict, classify, exception_for
 from sardonyx.runtime.background import BackgroundThread
 
 log = structlog.get_logger()
@@ -45,8 +45,8 @@ _OVERDUE_BROKEN = 2 * RECONNECT_MS / 1000
 _LOOK = 0.1
 """Seconds between two looks at whether a connection has broken, while positions are sent."""
 
-_THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""What the client says of messages of a transaction that has failed for another reason."""
+_THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD)
+"""What the client says of messages of a transaction, or of a request, that has failed for another reason."""
 
 _BROKEN = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 """What it says of connections."""
@@ -58,18 +58,23 @@ class ProducerEvents:
     """
 
     def __init__(self) -> None:
-        self.refusal: KafkaError | None = None
-        """Why the broker refused messages of the open transaction."""
-        self.refused_topic = ""
-        """The topic of these messages."""
+        self.refusal: Refusal | None = None
+        """The message of the open transaction that the broker refused, if it did."""
         self.broken: float | None = None
         """When a connection last broke, or could not be made, since positions were last sent."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Keep the first reason, for which the transaction failed. That a message was thrown away is not a reason."""
-        if self.refusal is None and error is not None and error.code() not in _THROWN_AWAY:
-            self.refusal = error
-            self.refused_topic = message.topic()
+        """Keep the first reason, for which the transaction failed. That a message was thrown away is not a reason.
+
+        All messages of a request are refused for one of them, and it is not said for which. The likeliest is kept: the largest,
+        or the first without a key.
+        """
+        if error is None or error.code() in _THROWN_AWAY:
+            return
+        found = Refusal.of(error, message)
+        before = self.refusal
+        if before is None or (error.code() == before.error.code() and found.likeliness > before.likeliness):
+            self.refusal = found
 
     def failed(self, error: KafkaError) -> None:
         """An error that belongs to no call: mostly one of a connection."""

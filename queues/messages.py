@@ -58,7 +58,7 @@ JOB_HEADER = "sx-job"
 
 
 class Outgoing(NamedTuple):
-    """One message to write. With ``partition`` -1, Kafka's partitioner chooses the partition by the key."""
+    """One message to write. With ``partition`` -1, the client chooses the partition by the key."""
 
     topic: str
     value: bytes | None
@@ -86,7 +86,7 @@ class Followed(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Many records for one of the user's topics. Kafka's partitioner chooses each record's partition by its key.
+    """Many records for one of the user's topics. The client chooses each record's partition by its key.
 
     This is a class apart from :class:`Outgoing` because an object for each record would cost more than sending the
     record.

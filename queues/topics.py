@@ -79,8 +79,8 @@ def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: 
         raise _silent(settings, f"accept records for topic {topic}")
 
 
-def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
-    """The values of all committed records, partition by partition. End markers are left out.
+def read_committed(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """The keys and values of all committed records, partition by partition. End markers are left out.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time.
@@ -88,7 +88,7 @@ def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
     consumer = _consumer(settings)
     try:
         partitions = consumer.list_topics(topic, timeout=CALL).topics[topic].partitions
-        found: dict[int, list[bytes | None]] = {number: [] for number in partitions}
+        found: dict[int, list[tuple[bytes | None, bytes | None]]] = {number: [] for number in partitions}
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         ended = 0
         while ended < len(partitions):
@@ -102,8 +102,8 @@ def read_committed(settings: Settings, topic: str) -> list[bytes | None]:
                 ended += error.code() == KafkaError._PARTITION_EOF
                 continue
             if not is_marker(message):
-                found[message.partition()].append(message.value())
-        return [value for number in sorted(found) for value in found[number]]
+                found[message.partition()].append((message.key(), message.value()))
+        return [record for number in sorted(found) for record in found[number]]
     finally:
         consumer.close()
 

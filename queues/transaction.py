@@ -26,7 +26,7 @@ from queues.client import RECONNECT_MS
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, abortable, exception_for
+from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, exception_for, exception_of
 from sardonyx.core.errors import InternalError, OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
@@ -42,6 +42,10 @@ def _untimed(_step: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+_PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
+"""librdkafka's names. Both leave records without a key to chance."""
+
+
 class TransactionalWriter:
     """The producer of one slot of a task. Close it, whatever becomes of it.
 
@@ -49,9 +53,10 @@ class TransactionalWriter:
         settings: where Kafka is, and how long a transaction may stay open.
             A transaction that a lost writer left open ends when the next writer opens under its id, or after that time.
         transactional_id: that of the slot. Opening fences the former writer of that id, and ends what it left open.
+        partitioner: what chooses the partition of a user's record by its key: ``murmur2`` as Java's clients, else ``crc32``.
     """
 
-    def __init__(self, settings: Settings, transactional_id: str) -> None:
+    def __init__(self, settings: Settings, transactional_id: str, partitioner: str | None = None) -> None:
         self._settings = settings
         self._id = transactional_id
         self._timeout = settings.peer.transaction_timeout
@@ -71,6 +76,11 @@ class TransactionalWriter:
             "enable.idempotence": True,
             "delivery.report.only.error": True,
         }
+        if partitioner is not None:
+            self._config["partitioner"] = _PARTITIONERS[partitioner]
+        by_crc32 = self._config.get("partitioner", _PARTITIONERS["crc32"]) == _PARTITIONERS["crc32"]
+        self._empty = 0 if by_crc32 else -1
+        """The partition of records with an empty key, for which librdkafka's CRC-32 would go by chance; the sum itself is 0."""
         self._topics: set[str] = set()
         """Those of the open transaction's messages."""
         self._producer = self._client()
@@ -115,7 +125,7 @@ class TransactionalWriter:
         Raises:
             TransactionAborted: nothing was written. The writer can be used at once.
             ProducerLost: the outcome is unknown, or the producer is fenced. Make a new one, and read the committed positions.
-            OutputError: ``SX-RECORD-TOO-LARGE``; nothing was written.
+            OutputError: ``SX-RECORD-TOO-LARGE``, ``SX-KAFKA-REJECTED``; nothing was written.
             SetupError: ``SX-KAFKA-DENIED``; nothing was written.
         """
         if not positions:
@@ -125,10 +135,11 @@ class TransactionalWriter:
             self._write(messages, positions, group_metadata, clock)
         except (ProducerLost, TransactionAborted) as error:
             # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
-            reason = error.error if isinstance(error, RightMissing) else events.refusal
+            refusal = events.refusal
+            reason = error.error if isinstance(error, RightMissing) else refusal and refusal.error
             if reason is None or not is_denial(reason):
                 raise
-            raise self._denied(reason, events.refused_topic or " or ".join(sorted(self._topics))) from error
+            raise self._denied(reason, refusal.topic if refusal else " or ".join(sorted(self._topics))) from error
 
     def _write(
         self,
@@ -145,7 +156,7 @@ class TransactionalWriter:
             refusal = self._producer.events.refusal
             self._renew()
             if isinstance(failure, TransactionAborted) and not failure.passing and refusal is not None:
-                raise abortable(refusal) from failure
+                raise exception_of(refusal) from failure
             raise failure
         finally:
             del failure  # it refers to this frame
@@ -198,10 +209,11 @@ class TransactionalWriter:
         produce, topic = self._producer.client.produce, message.topic
         try:
             for key, value in message.records:
+                partition = self._empty if key == b"" else -1
                 try:
-                    produce(topic, value, key)
+                    produce(topic, value, key, partition)
                 except (BufferError, KafkaException):  # which of the two it is, is seen again and dealt with there
-                    if not self._hand_over(topic, value, key):
+                    if not self._hand_over(topic, value, key, partition):
                         return False
         finally:
             del produce  # it refers to the client, see `queues.guarded_producer`
@@ -212,7 +224,7 @@ class TransactionalWriter:
         topic: str,
         value: bytes | None,
         key: bytes | None,
-        partition: int = -1,
+        partition: int,
         headers: list[tuple[str, bytes]] | None = None,
     ) -> bool:
         while True:

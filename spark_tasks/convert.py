@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from sardonyx.connectors.moments import cut_table
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from spark_tasks.failures import MESSAGE_LIMIT
@@ -27,8 +28,7 @@ def to_spark(spark: SparkSession, task: str, fn: str, slices: list[pa.Table]) ->
     table = pa.Table.from_batches([batch for part in batches for batch in part], schema)
     try:
         if wanted != schema:
-            # This cast is unsafe because it cuts off nanoseconds, which Spark does not have. All other casts widen.
-            table = table.cast(wanted, safe=False)
+            table = cut_table(table).cast(wanted)
         return spark.createDataFrame(table, schema=from_arrow_schema(wanted, prefer_timestamp_ntz=True))
     except (pa.ArrowException, PySparkException) as error:
         raise FunctionError(

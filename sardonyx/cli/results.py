@@ -85,12 +85,9 @@ def _look_at_files(task: TaskSpec, output: OutputView) -> None:
 
 def first_rows(files: Sequence[Path], options: dict[str, Any]) -> list[dict[str, Any]]:
     """The first few rows of these files of one format."""
-    from pyarrow import csv, dataset
+    from sardonyx.connectors.files.written import rows_in
 
-    form: Any = str(options["format"])
-    if form == "csv" and not options.get("header", True):
-        form = dataset.CsvFileFormat(read_options=csv.ReadOptions(autogenerate_column_names=True))
-    rows: list[dict[str, Any]] = dataset.dataset([str(file) for file in files], format=form).head(FEW).to_pylist()
+    rows: list[dict[str, Any]] = rows_in([str(file) for file in files], options).head(FEW).to_pylist()
     return rows
 
 

@@ -183,8 +183,8 @@ class Decoded(NamedTuple):
 class TopicFormat(Protocol):
     """How rows are written to a user's topic, one record a row, and how they are read back."""
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        """Return the rows of the records that can be read, in order."""
+    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, /) -> Decoded:
+        """Return the rows of the records that can be read, in order. Only raw reads keys; None: the records have none."""
         ...
 
     def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:

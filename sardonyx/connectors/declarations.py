@@ -104,6 +104,7 @@ def kafka(
     start: Position | None = None,
     end: Position | None = None,
     key: str | None = None,
+    key_partitioner: Literal["crc32", "murmur2"] | None = None,
     partitions: int | None = None,
     registry: str | None = None,
     subject: Literal["topic", "record", "topic_record"] | None = None,
@@ -122,6 +123,8 @@ def kafka(
         end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets, or ``"marker"``: at the first
             end marker of each partition, which another job writes with ``end_marker``. None: it never ends.
         key: output: the column that becomes the record's key.
+        key_partitioner: output: what chooses a record's partition by its key: ``crc32`` (the default), as other clients on
+            librdkafka, or ``murmur2``, as producers in Java. A record without a key goes to any partition.
         partitions: output: how many the topic gets if it has to be created.
         registry: avro and protobuf: address of the schema registry, such as ``"http://registry:8081"``. Without it the
             setting ``kafka.schema_registry`` of the peer that runs the task.

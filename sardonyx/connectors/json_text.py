@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sardonyx.connectors import moments
 from sardonyx.core.errors import OutputError
 
 _ROWS = 50_000
@@ -167,8 +168,8 @@ def _moments(column: pa.Array, name: str) -> pa.Array:
     """In UTC if they have a zone. Taken for moments without one, which Arrow writes ten times as fast."""
     kind = column.type
     try:
-        plain = column.view(pa.timestamp(kind.unit))
-        plain = pc.cast(plain, pa.timestamp("us"), safe=kind.unit != "ns")  # of nanoseconds the last three digits go
+        cut = moments.cut(column)
+        plain = pc.cast(cut.view(pa.timestamp(cut.type.unit)), pa.timestamp("us"))
         written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
         far = pc.any(pc.starts_with(written, "<")).as_py()  # so Arrow writes what it cannot
     except pa.ArrowInvalid:

@@ -246,6 +246,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "value_schema": Option(str, "an Avro schema as JSON", formats=("avro",), check=_column),
             "register": Option(bool, "true or false", formats=_REGISTERED),
             "key": Option(str, "the name of a column", check=_column),
+            "key_partitioner": Option(*_words("crc32", "murmur2")),
             "partitions": Option(int, "a number from 1 on", check=_from(1)),
             "end_marker": Option(bool, "true or false"),
         },

@@ -150,6 +150,13 @@ class Stage(msgspec.Struct, frozen=True):
         """Whether its seal writes end markers into a user's topic."""
         return any(link.options.get("end_marker") for link in self.egress)
 
+    @property
+    def partitioner(self) -> str | None:
+        """What chooses the partition of records of users' topics by their key: one client writes them all."""
+        return next(
+            (str(link.options["key_partitioner"]) for link in self.egress if "key_partitioner" in link.options), None
+        )
+
     def member(self, slot: int) -> str:
         """The name of the slot's holder in the group, the same for every peer, in characters that Kafka allows there."""
         return f"slot-{slot}"
@@ -230,6 +237,7 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     has a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
     unless it groups or has a lifecycle.
     An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
+    So does one of two with different ``key_partitioner`` after the same task, because its client can have only one.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
     into
     an output do not affect it: the task that writes evaluates them.
@@ -452,7 +460,17 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
         and not inputs.intersection(ins[n])
         and not (t.options.get("end_marker") and len(ins[n]) > 1)
     }
-    return inputs, outputs
+
+    def partitioner(name: str) -> object:
+        return tasks[name].options.get("key_partitioner", "crc32")
+
+    mixed = {
+        n
+        for n in outputs
+        if partitioner(n) != "crc32"
+        and any(m in outputs and partitioner(m) != partitioner(n) for source in ins[n] for m in outs[source])
+    }
+    return inputs, outputs - mixed
 
 
 def is_endless(link: Link) -> bool:

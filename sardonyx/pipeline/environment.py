@@ -227,11 +227,11 @@ def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
         from sardonyx.connectors.registry import topic_format
 
         form = topic_format(output.options, settings.kafka.schema_registry)
-        return to_records(form.decode(topics.read_committed(settings, str(output.options["topic"]))).table)
-    from pyarrow import dataset
+        records = topics.read_committed(settings, str(output.options["topic"]))
+        return to_records(form.decode([value for _, value in records], [key for key, _ in records]).table)
+    from sardonyx.connectors.files.written import rows_in
 
-    files = dataset.dataset(str(output.options["path"]), format=str(output.options["format"]))
-    return to_records(files.to_table())
+    return to_records(rows_in(str(output.options["path"]), output.options).to_table())
 
 
 __all__ = ["Environment", "Execution"]

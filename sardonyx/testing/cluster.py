@@ -170,7 +170,7 @@ class Cluster(contextlib.ExitStack):
 
     def records(self, topic: str) -> list[Any]:
         """The committed JSON records of a topic, partition by partition; a record that is not JSON as raw bytes."""
-        return [_plain(value) for value in topics.read_committed(self.settings, topic)]
+        return [_plain(value) for _, value in topics.read_committed(self.settings, topic)]
 
     # --- underneath ----------------------------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ class TaskResult:
         """
         result = own or cls()
         result.messages = messages
-        decoded = registry.topic_format(link.options).decode([value for _, value in result.messages])
+        keys, values = [key for key, _ in messages], [value for _, value in messages]
+        decoded = registry.topic_format(link.options).decode(values, keys)
         result.tables = [decoded.table] if result.messages else []
         if own is None:
             result.counts = Counts(rows_in=len(result.messages), rows_out=len(result.messages))

@@ -96,6 +96,23 @@ def test_an_output_with_markers_that_several_tasks_write_to_runs_itself():
     assert [stage.name for stage in graph_of(several.spec(), "d", "j").stages] == ["one", "two", "out"]
 
 
+def test_outputs_with_different_partitioners_do_not_share_a_client():
+    """The client of a task has one partitioner, so one of them runs itself. Those that agree are bound in place."""
+
+    def stages(**partitioners: str | None) -> dict[str, str | None]:
+        job = Job("b")
+        work = job.task("work", same, after=job.input("read", kafka("in", start="earliest", end="latest")))
+        for name, partitioner in partitioners.items():
+            job.output(name, kafka(name, format="raw", key_partitioner=partitioner), after=work)
+        return {stage.name: stage.partitioner for stage in graph_of(job.spec(), "d", "j").stages}
+
+    assert stages(one=None) == {"work": None}
+    assert stages(one="murmur2", two="murmur2") == {"work": "murmur2"}
+    assert stages(one=None, two="crc32") == {"work": "crc32"}
+    assert stages(one="crc32", two="murmur2") == {"work": "crc32", "two": "murmur2"}
+    assert stages(one="murmur2", two=None) == {"work": None, "one": "murmur2"}
+
+
 def test_two_outputs_cannot_share_a_topic_with_markers():
     """Its readers would end at the first marker, before the rows of the other output."""
     job = a_job(end="latest", end_marker=True)
@@ -115,6 +132,7 @@ def test_two_outputs_cannot_share_a_topic_with_markers():
         ("input", {"start": "earliest", "end_marker": True}, "kafka takes end_marker only as an output"),
         ("output", {"end_marker": "yes"}, "end_marker cannot be 'yes'"),
         ("output", {"end": "marker"}, "kafka takes end only as an input"),
+        ("output", {"key_partitioner": "murmur3"}, "key_partitioner cannot be 'murmur3'"),
     ],
 )
 def test_wrong_options_are_told(use, options, wrong):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sardonyx.connectors.files import byte_ranges
 from sardonyx.connectors.files.input import FilesInput, files_of
-from sardonyx.connectors.registry import split_input
+from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.errors import InputError
 from sardonyx.core.spec import TaskSpec
 
@@ -145,6 +145,44 @@ def test_a_path_that_stands_for_nothing_is_an_error(tmp_path, path):
         read(tmp_path / path, format="csv", header=True)
     assert caught.value.code == "SX-INPUT-MISSING"
     assert caught.value.where == {"path": str(tmp_path / path)}
+
+
+@settings(max_examples=60)
+@given(
+    texts=st.lists(st.one_of(st.none(), _words, st.just(" "), st.just("\n"), st.just("\r\n")), max_size=8),
+    columns=st.integers(1, 2),
+    header=st.booleans(),
+    declared=st.booleans(),
+    size=st.integers(1, 60),
+    codec=st.sampled_from(["none", "gzip"]),
+)
+def test_the_csv_that_we_write_is_read_back(tmp_path_factory, texts, columns, header, declared, size, codec):
+    """Texts, empty ones and nulls, also where a row is nothing but a null and its line is blank."""
+    names = ["s", "t"][:columns] if header else ["_c0", "_c1"][:columns]
+    table = pa.table({name: pa.array(texts, pa.string()) for name in names})
+    folder = tmp_path_factory.mktemp("back") / "out"
+    written = TaskSpec(
+        name="out",
+        type="output",
+        connector="files",
+        options={"path": str(folder), "format": "csv", "header": header, "compression": codec},
+    )
+    out = output(written, "job-1")
+    out.seal(out.stage(table))
+    several = any(text and not text.strip("\r\n") for text in texts)
+    schema = {"schema": ", ".join(f"`{name}` string" for name in names)} if declared else {}
+    found = read(folder, format="csv", header=header, split_size=size, multiLine=several, **schema)
+    assert found.num_rows == len(texts)
+    assert not texts or found.equals(table)
+
+
+def test_blank_lines_are_rows_of_one_column_only(tmp_path):
+    """In a file of several columns, and before the header, a blank line says nothing."""
+    assert csv(tmp_path, "\n\nn\n\n1\n\r\n", header=True, schema="n int")["n"].to_pylist() == [None, 1, None]
+    assert csv(tmp_path, "\n\n", schema="n int")["n"].to_pylist() == [None, None]
+    assert csv(tmp_path, "\n\n", schema="n int, m int").num_rows == 0
+    assert csv(tmp_path, "\n1,2\n\n", schema="n int, m int").num_rows == 1
+    assert "line 4: column 'n' holds 'x'" in refused(tmp_path, "n\n\n1\nx\n", header=True, schema="n int").message
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n", "a,b", "\n\n", "\ufeffa,b\r\n\r\n"])
@@ -413,3 +451,42 @@ def test_parquet_by_row_groups(tmp_path):
     file.write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read(file, format="parquet")
+
+
+def test_int96_of_parquet_holds_any_year(tmp_path):
+    """Spark writes moments so by default. They are what they were, with and without a schema, in nested columns, too."""
+    texts = pa.array(["9999-12-31T23:59:59.999999", "0001-01-01T00:00:00.000000", "1969-12-31T23:59:59.999999", None])
+    moments = texts.cast(pa.timestamp("us"))
+    lists = pa.array([[each] for each in moments.to_pylist()], pa.list_(moments.type))
+    table = pa.table({"t": moments, "l": lists})
+    pq.write_table(table, tmp_path / "in.parquet", use_deprecated_int96_timestamps=True)
+    assert pq.ParquetFile(tmp_path / "in.parquet").schema.column(0).physical_type == "INT96"
+    for schema in ({}, {"schema": "t timestamp_ntz, l array<timestamp_ntz>"}):
+        assert read(tmp_path / "in.parquet", format="parquet", **schema).cast(table.schema).equals(table)
+    utc = read(tmp_path / "in.parquet", format="parquet", schema="t timestamp")["t"]
+    assert utc.equals(table["t"].cast(pa.timestamp("us", "UTC")))
+
+
+def test_nanoseconds_of_parquet_are_cut_in_the_same_way_with_and_without_a_schema(tmp_path):
+    """They are cut to the microsecond before, as texts are; also before 1970, and in nested columns."""
+    nanos = pa.array([1_999, -1, None, -1_000, 0], pa.timestamp("ns"))
+    pairs = pa.StructArray.from_arrays([nanos], ["t"], mask=pa.array([False, False, False, True, False]))
+    lists = pa.array([[1_999, -1], None, [], [None, 5], [-1]], pa.list_(pa.timestamp("ns")))
+    pq.write_table(pa.table({"t": nanos, "s": pairs, "l": lists}), tmp_path / "in.parquet")
+    cut = pa.array([1, -1, None, -1, 0], pa.timestamp("us")).to_pylist()
+    one, minus = cut[0], cut[1]
+    for schema in ({}, {"schema": "t timestamp_ntz, s struct<t: timestamp_ntz>, l array<timestamp_ntz>"}):
+        found = read(tmp_path / "in.parquet", format="parquet", **schema)
+        assert found["t"].to_pylist() == cut
+        assert found["s"].to_pylist() == [{"t": one}, {"t": minus}, {"t": None}, None, {"t": cut[4]}]
+        assert found["l"].to_pylist() == [[one, minus], None, [], [None, cut[4]], [minus]]
+    utc = read(tmp_path / "in.parquet", format="parquet", schema="t timestamp")["t"]
+    assert utc.cast(pa.int64()).to_pylist() == [1, -1, None, -1, 0]
+
+
+def test_a_moment_of_parquet_that_microseconds_cannot_hold_is_refused(tmp_path):
+    """Milliseconds reach further; they do not come round to another year."""
+    pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("ms"))}), tmp_path / "in.parquet")
+    for schema in ({}, {"schema": "t timestamp_ntz"}):
+        with pytest.raises(InputError, match="column 't' has type timestamp"):
+            read(tmp_path / "in.parquet", format="parquet", **schema)

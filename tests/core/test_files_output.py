@@ -10,6 +10,7 @@ import pytest
 
 from sardonyx.connectors.files import disk
 from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.files.written import rows_in
 from sardonyx.connectors.registry import output
 from sardonyx.core.errors import OutputError
 from sardonyx.core.spec import TaskSpec
@@ -287,6 +288,17 @@ def test_json_and_csv_as_text(tmp_path):
     assert text["json"] == ('{"s":"a,b","t":"2013-01-01T10:00:00.000000Z","m":"1.50"}\n{"s":null,"t":null,"m":null}\n')
     assert text["csv"] == '"s","t","m"\n"a,b","2013-01-01T10:00:00.000000Z","1.50"\n,,\n'
     assert text["bare"] == text["csv"].split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_who_looks_at_csv_files_sees_each_row(tmp_path, header, columns):
+    """With or without a header, and nulls as nulls: `collect` and the end of `sardonyx run` show what was written."""
+    texts = [None, "a", "", None, "two\nlines"]
+    table = pa.table({f"f{number}": pa.array(texts, pa.string()) for number in range(columns)})
+    options = {"format": "csv", "header": header}
+    out(tmp_path, **options).seal(out(tmp_path, **options).stage(table))
+    assert rows_in(str(tmp_path), options).to_table().to_pylist() == table.to_pylist()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "bz2", "lz4"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx import Count, Job, blackhole, everything, files, generator
+from sardonyx import Count, Job, blackhole, everything, files, generator, kafka
 from sardonyx.core.errors import JobFailed
 from sardonyx.testing import run_job
 
@@ -37,3 +37,14 @@ def test_a_file_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
     with pytest.raises(JobFailed) as raised:
         run_job(job, {"given": [{"n": 1}]})
     assert (raised.value.code, raised.value.where["task"]) == ("SX-INPUT-UNREADABLE", "in")
+
+
+def test_records_of_format_raw_keep_their_keys() -> None:
+    """On their way through a job; one without a key has none afterwards, and an empty key is not none."""
+    job = Job("j")
+    read = job.input("in", kafka("a", format="raw", start="earliest"))
+    job.output("out", kafka("b", format="raw"), after=read)
+    records = [{"value": b"1", "key": b"k"}, {"value": None, "key": b""}, {"value": b"3", "key": None}]
+    result = run_job(job, {"in": records})
+    assert result.messages() == [(b"k", b"1"), (b"", None), (None, b"3")]
+    assert result.rows() == records

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -54,6 +55,34 @@ def write(path: Path, table: pa.Table, **more) -> None:
     made = output(task, "job-1")
     made.begin(table, {HERE: None}, {HERE: Position(1)}, None)
     made.commit()
+
+
+class Copying:
+    """A connection to PostgreSQL that keeps the statements with which rows are copied, as the driver sends them."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.connection = self.driver_connection = self
+        self.Error, self.closed = psycopg.Error, False
+
+    def cursor(self):
+        return nullcontext(self)
+
+    def copy(self, statement):
+        self.sent.append(statement.as_string(None))
+        return nullcontext(self)
+
+    def write(self, data: bytes) -> None:
+        assert data
+
+
+def test_names_reach_postgresql_as_they_are():
+    """A percent sign means something to the driver, and a quote to the database."""
+    options = {"url": "postgresql://h/d", "table": "shop.100%"}
+    made = output(TaskSpec(name="out", type="output", connector="sql", options=options), "job-1")
+    connection = Copying()
+    made._copy(connection, pa.table({"discount %": [1], "%(x)s": [1], 'q"': [1]}))
+    assert connection.sent == ['COPY "shop"."100%" ("discount %", "%(x)s", "q""") FROM STDIN (FORMAT csv)']
 
 
 def refused(kind: type[SardonyxError], call: Callable[[], object]) -> SardonyxError:

@@ -112,7 +112,7 @@ def clock_of(handle: JobHandle) -> int:
 def results_of(settings: Settings, topic: str) -> list[Result]:
     """What was given for windows, but for those of fences."""
     found = []
-    for value in topics.read_committed(settings, topic):
+    for _, value in topics.read_committed(settings, topic):
         row = json.loads(value or b"{}")
         begin = second_of(datetime.fromisoformat(row["window_start"]).replace(tzinfo=UTC))
         if row["user"] < USERS:

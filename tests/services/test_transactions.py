@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues import confirmed_end
@@ -153,8 +152,10 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
     batch = next_batch(reader)
     large = Outgoing(topic, b"".join(uuid.uuid4().bytes for _ in range(400)), 0)
     with pytest.raises(OutputError) as at_the_end:
-        commit(first, reader, batch, [large])
+        commit(first, reader, batch, [Outgoing(topic, b"small", 0), large])
     assert at_the_end.value.code == "SX-RECORD-TOO-LARGE"
+    assert at_the_end.value.where == {"topic": topic}
+    assert "6,400 bytes" in at_the_end.value.cause
 
     def heard_of_in_between() -> Iterator[Outgoing | Records]:
         yield large
@@ -169,8 +170,8 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
     assert confirmed_end.read_all(task.settings, topic) == [b"small", None]
 
 
-def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task: Task):
-    """The reason is the broker's own for the record, not what the client made of it, and says that waiting does not help."""
+def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
+    """With the topic and the record that is the likely reason: others of its request were refused with it."""
     topic = f"{task.settings.deployment}-compact"
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
@@ -178,8 +179,11 @@ def test_what_a_broker_refuses_for_good_does_not_look_like_passing_trouble(task:
     task.feed(3)
     reader, writer = task.reader(), task.writer()
     batch = next_batch(reader)
-    with pytest.raises(TransactionAborted) as refused:
-        commit(writer, reader, batch, [Outgoing(topic, b"without a key", 0)])
-    assert not refused.value.passing
-    assert refused.value.error.code() == KafkaError.INVALID_RECORD
+    with pytest.raises(OutputError) as refused:
+        commit(writer, reader, batch, [Records(topic, [(b"k", b"good"), (None, b"without a key"), (b"l", b"good")])])
+    assert refused.value.code == "SX-KAFKA-REJECTED"
+    assert topic in refused.value.message
+    assert "failed to validate record" in refused.value.message
+    assert refused.value.cause.startswith("no key, value b'without a key'. Probably a compacted topic")
+    assert "key=" in refused.value.fix
     assert confirmed_end.read_all(task.settings, topic) == []

@@ -163,7 +163,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
 
     Args:
         text: whole lines.
-        width: how many columns each record must have.
+        width: how many columns each record must have. If one, a blank line is a record without a value; else it is none.
         wanted: what to make of which columns.
         dialect: how the file is written.
 
@@ -171,7 +171,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
         Misfit: if a record has more or fewer columns, or a value does not fit its type.
     """
     schema = pa.schema([field for _, field in wanted])
-    if not text.strip(b"\r\n"):
+    if not (text if width == 1 else text.strip(b"\r\n")):
         return schema.empty_table()
     fields = _fields(text, width, [place for place, _ in wanted], dialect)
     columns = []
@@ -222,6 +222,7 @@ def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.
                 double_quote=bool(dialect.quote),
                 escape_char=dialect.escape if dialect.escape not in ("", dialect.quote) else False,
                 newlines_in_values=dialect.multiline,
+                ignore_empty_lines=width > 1,
                 invalid_row_handler=invalid,
             ),
             convert_options=pacsv.ConvertOptions(
@@ -239,19 +240,19 @@ def _fields(text: bytes, width: int, places: list[int], dialect: Dialect) -> pa.
         message = f"it has {row.actual_columns} columns where the first line has {row.expected_columns}"
         if dialect.multiline:
             raise Misfit(None, f"record {row.number}: {message}: {shorten(row.text)!r}") from None
-        raise Misfit(_lines(text, blank=b"\r\n")[row.number - 1], f"{message}: {shorten(row.text)!r}") from None
-    _check_whole(text, found.num_rows + blank, dialect)
+        raise Misfit(_lines(text, width, blank=b"\r\n")[row.number - 1], f"{message}: {shorten(row.text)!r}") from None
+    _check_whole(text, width, found.num_rows + blank, dialect)
     return found
 
 
-def _check_whole(text: bytes, records: int, dialect: Dialect) -> None:
+def _check_whole(text: bytes, width: int, records: int, dialect: Dialect) -> None:
     """Raise if an unclosed quote, or a value over several lines where that is not allowed, has swallowed records."""
     if dialect.multiline:
         quote = dialect.quote.encode()
         if quote and text.count(quote) % 2 and _open_quote(text, dialect):
             raise Misfit(None, "a quote is opened and never closed")
         return
-    lines = _lines(text, blank=b"\r\n")
+    lines = _lines(text, width, blank=b"\r\n")
     last = text[text.rstrip(b"\r\n").rfind(b"\n") + 1 :]
     if len(lines) == records and not _open_quote(last, dialect):
         return
@@ -273,16 +274,18 @@ def _open_quote(text: bytes, dialect: Dialect) -> bool:
     return False
 
 
-def _lines(text: bytes, *, blank: bytes | None) -> list[int]:
+def _lines(text: bytes, width: int, *, blank: bytes | None = None) -> list[int]:
     """Return the numbers, from 0, of the lines that hold a record.
 
-    ``blank`` is what an empty line may consist of (None: any white space).
+    ``blank`` is what an empty line of several columns may consist of (None: any white space).
     """
     found = text.split(b"\n")
+    if width == 1:
+        return list(range(len(found) if found[-1] else len(found) - 1))
     return [number for number, line in enumerate(found) if line.strip(blank)]
 
 
 def _at(text: bytes, index: int, width: int, dialect: Dialect, message: str) -> Misfit:
     if dialect.multiline:
         return Misfit(None, f"record {index + 1}: {message}")
-    return Misfit(_lines(text, blank=None if width > 1 else b"\r\n")[index], message)
+    return Misfit(_lines(text, width)[index], message)

@@ -236,11 +236,14 @@ class FilesInput:
 
     def _first(self, source: BinaryIO, encoding: str, path: str) -> tuple[list[str] | None, int]:
         try:
-            return csv_rows.first_record(source, encoding, self._dialect)
+            first, end = csv_rows.first_record(source, encoding, self._dialect)
         except Misfit as error:
             raise _misfit(path, error) from None
         except UnicodeDecodeError:
             raise _misfit(path, Misfit(None, f"its first line is not {encoding}")) from None
+        if first is None and end and not self._dialect.header and len(self._schema() or ("only",)) == 1:
+            return [""], end  # blank lines and nothing else: of one column they are rows
+        return first, end
 
 
 def _lines(text: bytes) -> pa.Table:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sardonyx.connectors.files.parquet_rows import usual
+from sardonyx.connectors.moments import cut_table
 from sardonyx.core.errors import OutputError
 
 _BEFORE = b"sardonyx.connectors.schema"
@@ -22,10 +23,23 @@ _BEFORE = b"sardonyx.connectors.schema"
 
 
 def writable(table: pa.Table) -> pa.Table:
-    """A batch in types that every reader of Parquet knows; a column that has no type, as it was null throughout, is string."""
+    """A batch in types that every reader of Parquet knows; a column that has no type, as it was null throughout, is string.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-TYPE``, a moment that microseconds cannot hold.
+    """
+    table = cut_table(table)
     kept = usual(table.schema.remove_metadata())
     written = pa.schema([field.with_type(_typed(field.type)) for field in kept])
-    table = table.cast(written, safe=False)
+    try:
+        table = table.cast(written)
+    except pa.ArrowException as error:
+        raise OutputError(
+            "SX-OUTPUT-TYPE",
+            f"the rows cannot be written to Parquet: {error}",
+            cause="it is a moment hundreds of thousands of years away; perhaps its unit is not the one of its type",
+            fix="correct it in the task before",
+        ) from None
     if written == kept:
         return table.replace_schema_metadata(None)
     return table.replace_schema_metadata({_BEFORE: base64.b64encode(kept.serialize().to_pybytes())})

@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sardonyx.connectors.moments import changed_inside, cut_table
 from sardonyx.core.errors import InputError
 from sardonyx.core.text import nearest, shorten
 
@@ -23,7 +24,8 @@ class Groups(NamedTuple):
 def opened(file: BinaryIO, path: str) -> pq.ParquetFile:
     """A Parquet file with its footer read. Raises InputError ``SX-INPUT-UNREADABLE``."""
     try:
-        return pq.ParquetFile(file)
+        # Of the years 1677 to 2262 Arrow would make nanoseconds, and of others, without a word, wrong years.
+        return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
     except pa.ArrowException as error:
         raise _unreadable(path, error) from error
 
@@ -71,7 +73,8 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
     if schema is not None:
         check(found, schema, path)
     try:
-        table = found.read_row_groups(list(range(first, end)), columns=schema and schema.names, use_threads=False)
+        read_columns = schema and schema.names
+        table = cut_table(found.read_row_groups(list(range(first, end)), columns=read_columns, use_threads=False))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
     wanted = usual(table.schema) if schema is None else schema
@@ -79,7 +82,7 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
     for field in wanted:
         column = table[field.name]
         try:
-            column = column.cast(field.type) if schema is not None else column.cast(field.type, safe=False)
+            column = column.cast(field.type)
             wrong = "is declared NOT NULL and lacks a value" if column.null_count and not field.nullable else ""
         except (pa.ArrowException, ValueError) as error:
             wrong = f"has type {column.type}, which cannot be read as {field.type}: {error}"
@@ -110,7 +113,7 @@ def _usual(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_date64(kind):
         return pa.date32()
-    return kind
+    return changed_inside(kind, _usual)
 
 
 def _unreadable(path: str, error: Exception) -> InputError:

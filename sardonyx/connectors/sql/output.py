@@ -32,6 +32,7 @@ import structlog
 
 from sardonyx.connectors import json_text
 from sardonyx.connectors.base import PositionsMoved, StoredPosition
+from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.database import Address, create_table, explained
 from sardonyx.connectors.sql.transaction import HeldTransaction
@@ -181,6 +182,7 @@ class SqlOutput:
 
         if not table.num_rows:
             return
+        table = cut_table(table)  # PostgreSQL would round
         if not self._address.is_sqlite and not self._keys:
             self._copy(connection, table)
             return
@@ -207,13 +209,17 @@ class SqlOutput:
 
         All rows are converted before COPY begins. The transaction holds a lock, so it should be short.
         """
-        quote = connection.dialect.identifier_preparer.quote
-        place = ".".join(quote(part) for part in (self._schema, self._name) if part is not None)
+        from psycopg import sql
+
+        place = sql.Identifier(*(part for part in (self._schema, self._name) if part is not None))
         sink = pa.BufferOutputStream()
         columns = {name: _copied(table[name], name) for name in table.column_names}
         pacsv.write_csv(pa.table(columns), sink, pacsv.WriteOptions(include_header=False))
         driver: Any = connection.connection.driver_connection
-        statement = f"COPY {place} ({', '.join(map(quote, table.column_names))}) FROM STDIN (FORMAT csv)"
+        # Names as they are: SQLAlchemy's would double percent signs, which this call does not halve again.
+        statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            place, sql.SQL(", ").join(map(sql.Identifier, table.column_names))
+        )
         try:
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.write(sink.getvalue().to_pybytes())
@@ -221,7 +227,8 @@ class SqlOutput:
             from sqlalchemy.exc import DBAPIError
 
             lost = bool(driver.closed)
-            raise DBAPIError.instance(statement, {}, error, driver.Error, connection_invalidated=lost) from error
+            text = statement.as_string(None)
+            raise DBAPIError.instance(text, {}, error, driver.Error, connection_invalidated=lost) from error
 
     def _make_table(self, schema: pa.Schema) -> None:
         """Create the output table if it is missing, with the columns of the first rows."""
@@ -306,8 +313,6 @@ def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]
     kind = column.type
     if pa.types.is_nested(kind):
         return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
     found: list[Any] = column.to_pylist()
     if not is_sqlite:
         return found

@@ -27,7 +27,7 @@ class JsonFormat:
         self._schema = schema
         self._key = key
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: Sequence[bytes | None], _keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Rows of the records that can be read, in order. Tombstones and empty records count as unreadable."""
         table, bad = json_rows.decode(values, self._schema)
         return Decoded(table, [(index, _undecodable(values[index], reason)) for index, reason in bad])
@@ -43,7 +43,7 @@ class JsonFormat:
 
 
 class RawFormat:
-    """Bytes as they are: a column ``value``, and a column ``key`` if there is a key.
+    """Bytes as they are: the columns ``value`` and ``key``.
 
     Args:
         key: the column that becomes the record's key; None: ``key``, if the table has it.
@@ -52,12 +52,10 @@ class RawFormat:
     def __init__(self, key: str | None = None) -> None:
         self._key = key
 
-    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> Decoded:
-        """Every record, also those without a value; with a column ``key`` if keys are given."""
-        columns = {VALUE: pa.array(values, pa.binary())}
-        if keys is not None:
-            columns[KEY] = pa.array(keys, pa.binary())
-        return Decoded(pa.table(columns), [])
+    def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, /) -> Decoded:
+        """Every record, also those without a value or a key."""
+        own = pa.nulls(len(values), pa.binary()) if keys is None else pa.array(keys, pa.binary())
+        return Decoded(pa.table({VALUE: pa.array(values, pa.binary()), KEY: own}), [])
 
     def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Key and value of each row, in order; a null value is a tombstone.

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from queues import schema_registry
 from sardonyx.connectors.base import Decoded
+from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
 from sardonyx.connectors.topics.formats import keys_of
@@ -71,7 +72,7 @@ class _Registered(ABC):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+    def decode(self, values: Sequence[bytes | None], _keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
 
         Raises:
@@ -156,6 +157,7 @@ class _Registered(ABC):
                 row that does not fit it; ``SX-OUTPUT-KEY``.
             SetupError: ``SX-REGISTRY-UNREACHABLE``.
         """
+        table = cut_table(table)
         keys = keys_of(table, self._key)
         write = self._writer(table.schema)
         for key, row in zip(keys, table.to_pylist(maps_as_pydicts="strict"), strict=True):
