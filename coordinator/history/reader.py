@@ -41,6 +41,25 @@ def kept(zk: ZooKeeperSession) -> Kept:
     return Kept(first, max(event_log.last(zk), first - 1))
 
 
+def until(zk: ZooKeeperSession, time: float) -> int:
+    """The number of the last entry that was taken in at or before a time; that before the oldest kept one if there is none.
+
+    Args:
+        zk: a session with the deployment.
+        time: seconds since 1970.
+    """
+    there = kept(zk)
+    before, behind = there.first - 1, there.last + 1
+    while behind - before > 1:
+        middle = (before + behind) // 2
+        entry = next(event_log.read_log(zk, middle), None)
+        if entry is not None and entry[1].at <= time:
+            before = middle
+        else:
+            behind = middle
+    return before
+
+
 def present(zk: ZooKeeperSession) -> State:
     """The state after the last entry."""
     found = snapshots.latest(zk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, time, timedelta
 from typing import Annotated
 
 import typer
@@ -29,3 +30,35 @@ def duration_of(text: str | None, flag: str = "--timeout") -> float | None:
         return seconds(text)
     except ValueError as error:
         raise SardonyxError("SX-USAGE", str(error), fix=f'write for example {flag} "60 s"') from None
+
+
+def entry_or_time(text: str, now: datetime) -> int | float:
+    """Where somebody means in the coordinator's log: the number of an entry (an int), or a time in seconds since 1970 (a float).
+
+    Args:
+        text: a number; a time of day, which is the last one that was; a date and time; or how long ago, such as "10 min".
+        now: the present, with the zone of times that say none.
+
+    Raises:
+        SardonyxError: ``SX-USAGE``.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        return (now - timedelta(seconds=seconds(text))).timestamp()
+    except ValueError:
+        pass
+    try:
+        day = datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
+        return (day if day <= now else day - timedelta(days=1)).timestamp()
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise SardonyxError(
+            "SX-USAGE",
+            f"{text!r} is neither the number of an entry nor a time",
+            fix='write for example 1200, 23:40, 2026-11-26T23:40, or "10 min" for so long ago',
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=now.tzinfo)).timestamp()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ import msgspec
 import typer
 
 from sardonyx.cli import report
+from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.event_text import clock, summary
 from sardonyx.cli.files import write_lines
@@ -33,7 +35,12 @@ REREAD = 5.0
 FEW = 20
 """Findings that are shown as text; --json has all."""
 
-N = Annotated[int, typer.Argument(metavar="N", min=0, help="Number of an entry.")]
+N = Annotated[
+    str,
+    typer.Argument(
+        metavar="N|TIME", help='Number of an entry; or a time, such as 23:40 or "10 min" ago: the last before it.'
+    ),
+]
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file that `log export` wrote; - for standard input.")]
 Thorough = Annotated[
     bool, typer.Option("--thorough", help="Check every rule after every entry, however many peers there are.")
@@ -110,9 +117,14 @@ def tail(
 
 def show(
     call: Call,
-    n: Annotated[int | None, typer.Argument(metavar="[N]", min=1, help="Number of one entry, to see it whole.")] = None,
-    first: Annotated[int | None, typer.Option("--from", metavar="A", min=1, help="From this entry on.")] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="B", min=1, help="Up to this entry.")] = None,
+    n: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[N|TIME]", help="Number of one entry, or a time: the last entry before it. Shows it whole."
+        ),
+    ] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="A", help="From this entry or time on.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="B", help="Up to this entry or time.")] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only what concerns this job.")] = None,
     peer: Annotated[str | None, typer.Option("--peer", metavar="ID", help="Only what concerns this peer.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, e.g. failed.")] = None,
@@ -124,9 +136,21 @@ def show(
         _check_kind(kind)
     with tree_of(call) as zk:
         if n is not None:
-            _show_one(call, zk, n)
-        else:
-            _show_many(call, zk, first, last, wanted(job, peer, kind), replayed=bool(job or peer))
+            _show_one(call, zk, _number(zk, n))
+            return
+        begin = None if first is None else _number(zk, first, later=True)
+        end = None if last is None else _number(zk, last)
+        _show_many(call, zk, begin, end, wanted(job, peer, kind), replayed=bool(job or peer))
+
+
+def _number(zk: ZooKeeperSession, text: str, *, later: bool = False) -> int:
+    """The number of the entry that somebody means. Of a time: of the last entry at or before it, or of the first after it."""
+    from coordinator.history import reader
+
+    where = entry_or_time(text, datetime.now().astimezone())
+    if isinstance(where, int):
+        return where
+    return reader.until(zk, where) + later
 
 
 def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
@@ -263,16 +287,17 @@ def _put_entry(call: Call, decided: Decided, masks: Masks) -> None:
 
 
 def at(call: Call, n: N) -> None:
-    """Show the cluster as it was after entry N: its peers and what they worked on, its jobs and their tasks."""
+    """Show the cluster as it was after entry N, or at a time: its peers and what they worked on, its jobs and their tasks."""
     with tree_of(call) as zk:
         from coordinator.history import reader
         from coordinator.loop.event_log import read_log
 
         with call.patience("the log to be replayed"):
-            state = reader.at(zk, n)
-            held = n >= reader.kept(zk).first  # what was before the oldest entry is known, not when that was
-            found = next(read_log(zk, n), None) if held else None
-    _put_cluster(call, state, found[1].at if found and found[0] == n else None)
+            number = _number(zk, n)
+            state = reader.at(zk, number)
+            held = number >= reader.kept(zk).first  # what was before the oldest entry is known, not when that was
+            found = next(read_log(zk, number), None) if held else None
+    _put_cluster(call, state, found[1].at if found and found[0] == number else None)
 
 
 def _put_cluster(call: Call, state: State, when: float | None) -> None:

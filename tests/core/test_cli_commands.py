@@ -6,12 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
+from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import Call, local
 from sardonyx.client.ids import find_job, find_peer, new_id
 from sardonyx.core.errors import SardonyxError
@@ -250,6 +252,28 @@ def test_a_job_is_found_by_id_prefix_or_name() -> None:
     assert find_job("flights", names, set(), {"flights-aaaaaa": 2.0}) == "flights-bbbbbb"
     assert find_job("flights", names, set(), since, refused={"flights-aaaaaa"}) == "flights-bbbbbb"
     assert find_job("rides", names, set(), since, refused={"rides-cccccc"}) == "rides-cccccc"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1200", 1200),
+        ("12:30", "2026-11-26T12:30:00+02:00"),
+        ("23:40", "2026-11-25T23:40:00+02:00"),  # the last one that was
+        ("10 min", "2026-11-26T12:50:00+02:00"),
+        ("2026-11-20T08:00", "2026-11-20T08:00:00+02:00"),
+        ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00+00:00"),
+    ],
+)
+def test_a_place_in_the_log_is_a_number_or_a_time(text: str, found: int | str) -> None:
+    """Times without a zone are those of the person who asks."""
+    place = entry_or_time(text, datetime.fromisoformat("2026-11-26T13:00:00+02:00"))
+    assert place == (found if isinstance(found, int) else datetime.fromisoformat(found).timestamp())
+
+
+def test_what_is_no_place_in_the_log_is_said() -> None:
+    with pytest.raises(SardonyxError, match="SX-USAGE"):
+        entry_or_time("yesterday", datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,10 @@ def test_a_moment_that_was_compacted_away_is_refused_with_what_is_kept(leader: L
     assert reader.kept(zk) == (21, 30)
     assert reader.at(zk, 25).peers.keys() == {f"p{n}" for n in range(1, 26)}
     assert len(json.loads(sardonyx("log", "at", "20", "--json").stdout)["peers"]) == 20
+    assert [reader.until(zk, time) for time in (5.0, 20.9, 21.0, 25.5, 99.0)] == [20, 20, 21, 25, 30]
+    assert json.loads(sardonyx("log", "at", "1970-01-01T00:00:25.500+00:00", "--json").stdout)["n"] == 25
+    between = ("--from", "1970-01-01T00:00:27+00:00", "--to", "1970-01-01T00:00:29+00:00")
+    assert [entry["n"] for entry in lines(sardonyx("log", "show", *between, "--json"))] == [28, 29]
     refused = sardonyx("log", "at", "19", code=1).stderr
     assert "entries 21 to 30" in refused
     assert "compacted" in refused
