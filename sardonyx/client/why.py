@@ -1,12 +1,13 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
-Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, and what is on
-its way in its loops.
+Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
+its tasks are late, and what is on its way in its loops.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,7 @@ from coordinator.history import reader
 from queues.connectivity import reach_kafka
 from sardonyx.client.clocks import lacking, what_holds
 from sardonyx.client.cycles import in_words
+from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
@@ -42,7 +44,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     zk = client.zk
     oldest = _oldest_request(zk)
     submitted = job in client.submitted()
-    explanation = explain(reader.present(zk), job)  # after the above: a request travels from there to here
+    state = reader.present(zk)  # after the above: a request travels from there to here
+    explanation = explain(state, job)
     outside = []
     ended = explanation.status in ENDED and all(reason.code != "topics-deleting" for reason in explanation.reasons)
     gone = explanation.status is None and not submitted
@@ -57,6 +60,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running" and (words := _clock_held(client, job)):
         outside.append(Outside("clock-held", words))
+    if look and not outside and explanation.status == "running" and job in state.plans:
+        outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]
     return Why(explanation, outside)
@@ -108,6 +113,16 @@ def _loops(client: Client, job: str) -> list[str]:
         return []
     try:
         return [in_words(cycle) for cycle in client.job(job).cycles()]
+    except SardonyxError:
+        return []
+
+
+def _late(client: Client, job: str, limits: Mapping[str, int]) -> list[str]:
+    """Which tasks of a running job are late; nothing, if Kafka cannot be asked."""
+    if not client.settings.kafka.bootstrap_servers:
+        return []
+    try:
+        return late_tasks(client.job(job), limits)
     except SardonyxError:
         return []
 

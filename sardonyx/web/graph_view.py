@@ -6,12 +6,12 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from queues.backlog import Precision
+from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, verdict
 from sardonyx.client.views import JobView, LinkLag, ShownState, TaskView, laid_out
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
 from sardonyx.web.layout import HEIGHT, MARGIN, WIDTH, Layout, lay_out
 from sardonyx.web.sight import Rates, Samples
-from sardonyx.web.verdict import LATE, Facts, Verdict, drains_in, verdict
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sardonyx.client.verdict import Facts, Verdict, drains_in, verdict
 from sardonyx.client.views import JobView, LinkLag, TaskView
 from sardonyx.web.graph_view import Edge, slowest_way
 from sardonyx.web.sight import Sample, Samples
-from sardonyx.web.verdict import Facts, Verdict, drains_in, verdict
 
 BUSY = Facts("running", peers=2, limit=2, unread=5000)
 

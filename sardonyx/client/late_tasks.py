@@ -1,0 +1,77 @@
+"""Which tasks of a running job are late, and what each lacks: why a job is slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sardonyx.client.verdict import LATE, Facts, verdict
+from sardonyx.client.views import LinkLag, TaskView
+from sardonyx.core.text import plural
+
+if TYPE_CHECKING:
+    from sardonyx.client.job_handle import JobHandle
+
+APART = 2.0
+"""Seconds between two looks, from which follows whether a task catches up."""
+
+
+def late_tasks(handle: JobHandle, limits: Mapping[str, int]) -> list[str]:
+    """Say of each late task how late it is, whether it catches up, and what it lacks. Takes two seconds if there is one.
+
+    Args:
+        handle: of a running job.
+        limits: the most peers that each task can take.
+
+    Raises:
+        SardonyxError: as :meth:`~sardonyx.client.job_handle.JobHandle.lag`.
+    """
+    first, began = handle.lag(holds=False), time.monotonic()
+    if not any(map(_is_late, first)):
+        return []
+    time.sleep(APART)
+    second = handle.lag(holds=False)
+    return in_words(first, second, time.monotonic() - began, handle.status(live=False).tasks, limits)
+
+
+def in_words(
+    first: Sequence[LinkLag],
+    second: Sequence[LinkLag],
+    seconds: float,
+    tasks: Sequence[TaskView],
+    limits: Mapping[str, int],
+) -> list[str]:
+    """The same from two looks, so many ``seconds`` apart. The task that is latest comes first. Pure."""
+    before = {lag.link: lag.records for lag in first}
+    found = []
+    for task in tasks:
+        read = [lag for lag in second if lag.reader == task.name]
+        late = [lag for lag in read if _is_late(lag)]
+        if not late or not task.peers:  # the log says why a task has no peer
+            continue
+        worst = max(late, key=lambda lag: lag.seconds or 0.0)
+        known = [(lag.records, before.get(lag.link)) for lag in read]
+        grown = [now - then for now, then in known if now is not None and then is not None]
+        growth = sum(grown) / seconds if len(grown) == len(known) else None
+        limit = limits.get(task.name)
+        facts = Facts(
+            "running",
+            peers=task.peers,
+            limit=limit,
+            unread=sum(lag.records or 0 for lag in read),
+            seconds=worst.seconds,
+            growth=growth,
+        )
+        words = f"task {task.name} is late with {worst.link}: {verdict(facts).text}"
+        if growth:
+            words += f" ({growth:+,.0f} unread rows a second)"
+        if limit is not None and task.peers < limit and (growth is None or growth >= 0):
+            words += f"; it has {task.peers} of the {limit} {plural(limit, 'peer', 'peers')} that it can take"
+        found.append((worst.seconds or 0.0, words))
+    return [words for _, words in sorted(found, reverse=True)]
+
+
+def _is_late(lag: LinkLag) -> bool:
+    # A split waits since the job began, however fast the input is read: its age says nothing.
+    return lag.unit == "records" and bool(lag.records) and (lag.seconds or 0.0) >= LATE

@@ -1,0 +1,52 @@
+"""Why a running job is slow: which task is late with what, and what it lacks."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.client.late_tasks import in_words
+from sardonyx.client.views import LinkLag, TaskView
+
+
+def lag(link: str, records: int | None, seconds: float | None, *, splits: bool = False) -> LinkLag:
+    unit = "splits" if splits else "records"
+    reader = link.partition(".")[2]
+    return LinkLag(link=link, reader=reader, kind="internal", topic=link, records=records, seconds=seconds, unit=unit)
+
+
+def task(name: str, peers: int) -> TaskView:
+    return TaskView(name=name, type="function", state="running", peers=peers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "peers", "words"),
+    [
+        (100, 300, 2, "more rows come than it reads, and it can take no more peers than 2 (+100 unread rows a second)"),
+        (
+            100,
+            300,
+            1,
+            "more rows come than it reads (+100 unread rows a second); it has 1 of the 2 peers that it can take",
+        ),
+        (300, 100, 1, "at this rate it has read all in 1.0 s (-100 unread rows a second)"),
+        (None, 100, 2, "whether it catches up is not known yet"),
+    ],
+)
+def test_a_late_task_says_what_it_lacks(before: int | None, after: int, peers: int, words: str) -> None:
+    first, second = [lag("a.b", before, 40.0)], [lag("a.b", after, 42.0)]
+    (said,) = in_words(first, second, 2.0, [task("a", 1), task("b", peers)], {"a": 2, "b": 2})
+    assert said.startswith("task b is late with a.b: its oldest unread row has waited for 42")
+    assert words in said
+
+
+def test_the_latest_comes_first_and_only_what_is_late_is_said() -> None:
+    """Splits wait since the job began, however fast they are read; of a task without a peer the log says why."""
+    lags = [
+        lag("x.a", 5, 12.0),
+        lag("a.b", 9, 80.0),
+        lag("a.c", 9, 3.0),
+        lag("a.d", 9, 99.0),
+        lag("x.e", 9, 99.0, splits=True),
+    ]
+    said = in_words(lags, lags, 2.0, [task("a", 1), task("b", 1), task("c", 1), task("d", 0), task("e", 1)], {})
+    assert [words.split()[1] for words in said] == ["b", "a"]
