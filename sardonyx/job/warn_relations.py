@@ -24,6 +24,7 @@ def warnings_of_relations(spec: JobSpec) -> Iterator[Failure]:
     for task in spec.catalog:
         if task.relation is not None:
             yield from _state(spec, task, task.relation)
+            yield from _silent_table(spec, task, task.relation)
             yield from store_missing(task, task.relation.store)
         elif (whole := whole_of(task)) is not None:
             yield from store_missing(task, whole.store)
@@ -41,6 +42,26 @@ def _state(spec: JobSpec, task: TaskSpec, relation: RelationSpec) -> Iterator[Fa
         f"without within it {_KEEPS[relation.kind].format(listed(task.group_by or ()))}, and input {endless[0]!r} has no end",
         "give within, or give state_limit, so that the job fails before memory does",
     )
+
+
+def _silent_table(spec: JobSpec, task: TaskSpec, relation: RelationSpec) -> Iterator[Failure]:
+    """A table whose clock moves with its rows alone holds up the rows that are looked up in it."""
+    if relation.kind != "lookup" or relation.right is None or relation.wait is not None:
+        return
+    for source in inputs_of(spec, relation.right):
+        if (
+            source.time is not None
+            and source.time.kind != "wall"
+            and source.time.at_rest == "hold"
+            and not has_end(source)
+        ):
+            yield warning(
+                "SX-WARN-SILENT-TABLE",
+                task,
+                f"its rows wait until the next row of {source.name!r}, however late that comes",
+                "a row is looked up when the clock of the table has passed its time, and that clock moves with rows of the table",
+                f'give {source.name!r} idle="1 min" and at_rest="wall" in its time=, unless the table always has new rows',
+            )
 
 
 __all__ = ["warnings_of_relations"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sardonyx import Job, blackhole, every, files, kafka, ordinal
+from sardonyx import Job, blackhole, event_time, every, files, kafka, ordinal
 from sardonyx.cli.graph_text import relation_text
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
@@ -133,18 +134,27 @@ def test_what_cannot_work_is_told_before_the_job_runs(job: Callable[[], Job], co
     ("kind", "given", "codes"),
     [
         ("join", {}, []),
-        ("lookup", {}, ["SX-WARN-STATE"]),
-        ("lookup", {"within": "1 h"}, []),
+        ("lookup", {}, ["SX-WARN-STATE", "SX-WARN-SILENT-TABLE"]),
+        ("lookup", {"within": "1 h"}, ["SX-WARN-SILENT-TABLE"]),
+        ("lookup", {"within": "1 h", "wait": "10 s"}, []),
         ("distinct", {}, ["SX-WARN-STATE"]),
         ("distinct", {"within": "1 h"}, []),
         ("latest", {}, ["SX-WARN-STATE"]),
         ("latest", {"state_limit": 9}, []),
     ],
 )
-def test_a_state_without_an_end_is_warned_about(kind: str, given: dict[str, Any], codes: list[str], tmp_path) -> None:
+def test_a_state_without_an_end_and_a_table_that_holds_up_are_warned_about(
+    kind: str, given: dict[str, Any], codes: list[str], tmp_path: Path
+) -> None:
     """Only where the input has none either."""
     for end, wanted in ((None, ["SX-WARN-IDLE", "SX-WARN-IDLE", *codes]), ("latest", [])):
         assert [each.code for each in warnings_of(a_job(kind, end=end, **given).spec(), tmp_path)] == wanted
+
+
+def test_a_table_whose_clock_goes_on_by_the_wall_is_not_warned_about(tmp_path: Path) -> None:
+    """Its rows may come as rarely as they like."""
+    job = a_job("lookup", within="1 h", time=event_time("at", idle="10 s", at_rest="wall"))
+    assert warnings_of(job.spec(), tmp_path) == []
 
 
 def test_each_side_has_its_own_key_and_time() -> None:
