@@ -14,7 +14,7 @@ from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
 from sardonyx.cli.call import SILENCE, Call, connected, local
 from sardonyx.cli.job_end import end_error, tell_end, watch_to_end
 from sardonyx.cli.publishing_again import ask
-from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
 from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration
 
@@ -142,7 +142,8 @@ def submit(
         if before is not None:
             ended, topics = before
             data["reads_again"] = {"job": ended.id, "topics": topics}
-            call.say(_reads_again(ended.status(live=False), topics))
+            refusal = next((each.failure for each in ended.diff(loaded).refusals if each.way == "resume"), None)
+            call.say(_reads_again(ended.status(live=False), topics, refusal))
         waits = handle.waits_for()
         if waits:
             data["waits_for"] = waits
@@ -158,12 +159,13 @@ def submit(
         return 0
 
 
-def _reads_again(job: JobView, topics: Mapping[str, Any]) -> str:
+def _reads_again(job: JobView, topics: Mapping[str, Any], refusal: Failure | None) -> str:
+    """``refusal``: why the new job cannot resume the ended one; None: it can."""
     each = listed(f"{topic} from start={start!r}" for topic, start in topics.items())
-    if job.status in ("stopped", "completed") and not job.resumed_by:
+    if refusal is None:
         how = f"submit with `--resume {job.id}`"
     else:
-        how = f"give the offsets that `sardonyx job show {job.id}` shows"
+        how = f"give the offsets that `sardonyx job show {job.id}` shows; it cannot be resumed: {refusal.message}"
     return (
         f"job {job.id} of the same name has read {plural(len(topics), 'this topic', 'these topics')} before, and this job reads "
         f"{plural(len(topics), 'it', 'them')} again: {each}. To go on where that job ended, {how}"

@@ -252,6 +252,10 @@ def test_what_cannot_be_resumed_is_refused_with_the_reason(house: House, tmp_pat
     house.completed(house.client.submit(written(tmp_path / "next", text(topic, end="latest")), resume="deployed"))
     found = sorted(record["n"] for record in house.records(f"{topic}-out"))
     assert found == sorted([*(record["n"] for record in before), *range(100, 140)])
+    told_of = " ".join(house.call("job", "submit", same_name).stderr.split())
+    assert "it cannot be resumed: " in told_of
+    assert "no task marks of the new job reads topic" in told_of
+    assert "--resume" not in told_of
 
 
 def test_partitions_that_were_added_are_not_read_twice(house: House, tmp_path: Path) -> None:
