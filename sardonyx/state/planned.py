@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sardonyx.core.errors import FunctionError
@@ -139,14 +140,28 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
     if len(tables) > 1 and any(kinds.is_dictionary(kind) for table in tables for kind in table.schema.types):
         tables = [undictionaried(table) for table in tables]
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        found = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise FunctionError(
-            "SX-WINDOW-SHAPE",
-            "rows for the same window have a column with different types",
-            cause=str(error).splitlines()[0],
-            fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
-        ) from error
+        raise _different_types(str(error).splitlines()[0]) from error
+    for table in tables:
+        for name, kind in zip(table.column_names, table.schema.types, strict=True):
+            now = found.schema.field(name).type
+            if (
+                kinds.is_decimal(kind)
+                and now != kind
+                and not _same_values(one(table[name]), one(table[name].cast(now)))
+            ):
+                raise _different_types(f"{name!r} is {kind} and {now}, which cannot hold all its digits")
+    return found
+
+
+def _different_types(cause: str) -> FunctionError:
+    return FunctionError(
+        "SX-WINDOW-SHAPE",
+        "rows for the same window have a column with different types",
+        cause=cause,
+        fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
+    )
 
 
 def undictionaried(rows: pa.Table) -> pa.Table:
@@ -177,9 +192,30 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
     if not _alike(array.type, field.type):
         raise _another_type(array, field, "no value of the one type is one of the other")
     try:
-        return array.cast(field.type)
+        found = array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _another_type(array, field, str(error).splitlines()[0]) from error
+    if not _same_values(array, found):
+        raise _another_type(array, field, "some of these values would be rounded")
+    return found
+
+
+def _same_values(given: pa.Array, cast: pa.Array) -> bool:
+    """Whether no value was rounded when it was cast."""
+    if _has_values(given.type):
+        return _same_values(given.flatten(), cast.flatten())
+    if kinds.is_struct(given.type):
+        return all(_same_values(*(array.field(field.name) for array in (given, cast))) for field in given.type)
+    if kinds.is_float16(given.type) or not any(of(given.type) for of in _ROUNDED):
+        return True
+    try:
+        back = cast.cast(given.type)
+    except pa.ArrowInvalid:  # a float of many digits is no decimal
+        return False
+    same = pc.equal(back, given)
+    if kinds.is_floating(given.type):
+        same = pc.or_(same, pc.is_nan(given))
+    return bool(pc.all(same).as_py() is not False)
 
 
 def _another_type(array: pa.Array, field: pa.Field, cause: str) -> FunctionError:
@@ -199,6 +235,8 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (kinds.is_timestamp, kinds.is_date),
 )
 """Types between which Arrow may cast."""
+_ROUNDED = (kinds.is_floating, kinds.is_decimal, kinds.is_timestamp)
+"""Types whose values Arrow rounds in a cast, and does not say so."""
 
 
 def _alike(given: pa.DataType, held: pa.DataType) -> bool:

@@ -143,6 +143,47 @@ def test_a_column_that_changes_its_type_is_refused():
         assert failure.value.code == "SX-WINDOW-SHAPE"
 
 
+DIGITS = Decimal("12345678901234567890123.45")
+
+
+@pytest.mark.parametrize(
+    ("held", "given"),
+    [
+        (0.5, DIGITS),
+        (Decimal("1.45"), 1.005),
+        (dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)),
+        (np.float32(0.5), 0.1),
+        ([0.5], [DIGITS]),
+        ({"a": 0.5}, {"a": DIGITS}),
+    ],
+)
+def test_a_value_that_another_type_would_round_is_refused(held, given):
+    """Arrow casts these without a word; exact values of the other type go in."""
+    spec = WindowSpec(kind="everything", aggregate={"last": AggregateSpec(of="last", column="v")})
+    first = pa.table({"v": pa.array([held])})
+    shard = WindowShard(spec, [], DictStore(entry_schema(spec, [], first.schema)))
+    shard.plan([Piece(first, NEVER)], NEVER)
+    with pytest.raises(FunctionError, match="would be rounded") as failure:
+        shard.plan([Piece(pa.table({"v": pa.array([given])}), NEVER)], NEVER)
+    assert failure.value.code == "SX-WINDOW-SHAPE"
+    exact = {Decimal: Decimal("1.25"), float: 1.25, dt.datetime: dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}.get(
+        type(given)
+    )
+    if exact is not None:
+        assert len(shard.plan([Piece(pa.table({"v": pa.array([exact, None])}), NEVER)], END).results) == 1
+
+
+def test_rows_of_a_window_keep_all_digits():
+    """A function over rows gets no decimals that were made floats on the way, unless these hold them."""
+    spec = WindowSpec(kind="everything")
+    shard = WindowShard(spec, [], DictStore(entry_schema(spec, [], pa.schema([]))))
+    pieces = [Piece(pa.table({"v": pa.array([value])}), NEVER) for value in (0.5, Decimal("1.25"), DIGITS)]
+    assert shard.plan(pieces[:2], END).results["v"].to_pylist() == [0.5, 1.25]
+    with pytest.raises(FunctionError, match="all its digits") as failure:
+        shard.plan(pieces, END)
+    assert failure.value.code == "SX-WINDOW-SHAPE"
+
+
 @pytest.mark.parametrize(
     ("held", "given"), [("10", 9), (["10"], [9]), ({"a": "10"}, {"a": 9}), ([{"a": 1}], [{"a": "1"}])]
 )
