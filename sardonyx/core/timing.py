@@ -18,6 +18,8 @@ AggregateKind = Literal["count", "sum", "min", "max", "mean", "var", "first", "l
 RESULT_COLUMNS = ("window_start", "window_end", "pane", "final", "window_time")
 """The columns that each result of a window has, besides those of the key and those that it aggregates. ``window_time`` is its own
 time: of windows by time, right before their end."""
+WINDOW_NUMBER = "window_number"
+"""The column that the rows of counted windows have for a function: the number of the window among those of its key, from 0."""
 
 
 class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START
+from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
 
@@ -65,6 +65,7 @@ class Layout:
         self.aggregates = Aggregates(window.aggregate)
         self.ordinal = ordinal(window)
         self.boundless = window.kind in {"everything", "counted"}
+        self._step = int(window.every or window.size or 1) if window.kind == "counted" else None
         self.panes = panes(window)
         self._rows = not window.aggregate
         self._nothing: pa.Table | None = None
@@ -97,7 +98,8 @@ class Layout:
         """The results of windows with these entries."""
         if self._rows:
             flat, inner = unlisted(*self._lists(entries))
-            return self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
+            rows = self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
+            return rows if self._step is None else _numbered(rows, starts[inner.ids] // self._step)
         count = entries.num_rows
         keys = pa.table({name: entries[held] for name, held in zip(self.keys, self.held, strict=True)})
         bounded = self._bounded(keys, starts, ends)
@@ -261,17 +263,28 @@ def _has_values(kind: pa.DataType) -> bool:
 
 def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:
     """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no
-    bounds in time.
-
-    These columns take the place of columns with their names.
+    bounds in time. Rows that come from other windows keep the bounds of these, see :func:`with_columns`.
     """
-    columns: dict[str, Column] = dict(zip(rows.column_names, rows.columns, strict=True))
+    bounds: dict[str, Column] = {}
     for name, times in (("window_start", starts), ("window_end", ends)):
-        columns.pop(name, None)
-        columns[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
+        bounds[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
         if not boundless and not ordinal:
-            columns[name] = columns[name].cast(INSTANT)
-    return pa.table(columns)
+            bounds[name] = bounds[name].cast(INSTANT)
+    if all(name in rows.column_names and _equal(rows[name], column) for name, column in bounds.items()):
+        rows = rows.drop_columns(list(bounds))
+    return with_columns(rows, bounds)
+
+
+def _numbered(rows: pa.Table, numbers: Numbers) -> pa.Table:
+    """Rows of counted windows, which no times tell apart, with the numbers of these."""
+    return with_columns(rows, {WINDOW_NUMBER: pa.array(numbers)})
+
+
+def _equal(own: Column, column: Column) -> bool:
+    try:
+        return bool(one(own).cast(column.type).equals(one(column)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
 
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from peer.failed_records import Failed, Sorted, sort_out
-from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, sql, tumbling
+from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, kafka_time, sql, tumbling
 from sardonyx.core.errors import JobFailed
 from sardonyx.core.graph import Stage
 from sardonyx.core.spec import TaskSpec
@@ -96,6 +96,14 @@ def test_a_failed_edge_takes_rows_from_splits_without_a_time(tmp_path: Path) -> 
     (row,) = result.rows("bad")
     assert (row["task"], row["code"], row["record"]) == ("in", "SX-TIME-VALUE", '{"id":3,"at":null}')
     assert counts_of(result)[1] == 6
+
+
+def test_a_column_that_an_input_adds_must_not_be_there() -> None:
+    """Without a schema this shows when the first record comes."""
+    job = job_of(kafka("in", start="earliest", end="latest"), kafka_time("at"))
+    with pytest.raises(JobFailed, match="have a column 'at' already") as raised:
+        run_job(job, {"in": [{"id": 1, "at": "2026-11-23T10:00:30Z"}]})
+    assert raised.value.code == "SX-TIME-COLUMN"
 
 
 @pytest.mark.parametrize("kind", ["kafka", "files"])

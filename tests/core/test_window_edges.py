@@ -198,6 +198,33 @@ def test_numbers_and_texts_do_not_become_each_other(held, given):
     assert failure.value.code == "SX-WINDOW-SHAPE"
 
 
+def rows_of(spec, rows):
+    """The rows that a function over windows is given, as lists by column."""
+    shard = WindowShard(
+        spec, [], DictStore(entry_schema(spec, [], rows.schema)), times=lambda rows: rows["t"].to_numpy()
+    )
+    return shard.plan([Piece(rows, NEVER)], END).results.to_pydict()
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session", "counted", "everything"])
+def test_the_windows_that_rows_come_from_are_kept(kind):
+    """A function over hours sees which minute a row is of; of windows of windows of windows, too."""
+    first, later = (dt.datetime(2026, 1, 1, 0, minute, tzinfo=dt.UTC) for minute in (0, 1))
+    lengths = {"tumbling": {"size": "1 h"}, "session": {"gap": "1 h"}, "counted": {"size": 2}, "everything": {}}
+    of_minute = {"window_start": [first], "window_end": [later], "own_window_start": ["mine"]}
+    found = rows_of(WindowSpec(kind=kind, **lengths[kind]), pa.table({"t": [0], **of_minute}))
+    assert [found[f"own_{name}"] for name in of_minute] == list(of_minute.values())
+    bounds = {"tumbling": 3_600_000_000, "session": 3_600_000_000}.get(kind)
+    assert found["window_end"] == [None if bounds is None else dt.datetime(1970, 1, 1, 1, tzinfo=dt.UTC)]
+
+
+def test_rows_of_the_same_window_have_its_bounds_once():
+    """A window of a minute over the results of the same minutes: there is nothing to keep."""
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    rows = pa.table({"t": [0], "window_start": [start], "window_end": [start + dt.timedelta(minutes=1)], "n": [3]})
+    assert list(rows_of(WindowSpec(kind="tumbling", size="1 min"), rows)) == ["t", "n", "window_start", "window_end"]
+
+
 def test_keys_that_are_equal_are_one_key():
     """0.0 and -0.0 are one key, and so are all NaN."""
     rows = pa.table({"k": [0.0, -0.0, math.nan, -math.nan, 1.0]})
