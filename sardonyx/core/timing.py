@@ -22,6 +22,11 @@ WINDOW_NUMBER = "window_number"
 """The column that the rows of counted windows have for a function: the number of the window among those of its key, from 0."""
 
 
+MOST_AHEAD = "1 day"
+"""How far ahead of the reading machine's clock a row of a topic may be, if its job does not say it. One row of the year 2099 in
+each partition would make all later ones late."""
+
+
 class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Where the times of an input's rows come from, and how far its clock stays behind them."""
 
@@ -53,8 +58,10 @@ class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     @property
     def most_ahead(self) -> str | None:
-        """The limit of ``ahead``, with its default: a day for the timestamps of Kafka records, which any producer may set."""
-        return self.ahead or ("1 day" if self.kind == "kafka" else None)
+        """The limit of ``ahead``, with its default for the timestamps of Kafka records. Jobs that are written now say that of a
+        column, see :mod:`sardonyx.job.parse`; those of earlier releases have none.
+        """
+        return self.ahead or (MOST_AHEAD if self.kind == "kafka" else None)
 
 
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

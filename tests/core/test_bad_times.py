@@ -108,13 +108,15 @@ def test_a_column_that_an_input_adds_must_not_be_there() -> None:
 
 @pytest.mark.parametrize("kind", ["kafka", "files"])
 def test_a_row_too_far_ahead_is_bad(kind: str, tmp_path: Path) -> None:
-    """Else it would close all windows; `ahead` says how far is too far."""
+    """Else it would close all windows. `ahead` says how far is too far; of a topic it is a day."""
     source = source_of(kind, tmp_path)
     job = job_of(source, event_time("at", ahead="1 d"), on_error="dead_letter")
     result = run_job(job, {"in": with_bad(4, at=FAR)})
     assert [each.failure.code for each in result.dead_letters("in")] == ["SX-TIME-AHEAD"]
     assert counts_of(result) == (7, 6, 0, 1)
-    assert counts_of(run_job(job_of(source, on_error="skip"), {"in": with_bad(4, at=FAR)})) == (7, 7, 0, 0)
+    dropped = 1 if kind == "kafka" else 0  # rows of files move no clock
+    found = counts_of(run_job(job_of(source, on_error="skip"), {"in": with_bad(4, at=FAR)}))
+    assert found == (7, 7 - dropped, dropped, 0)
 
 
 @pytest.mark.parametrize("ahead", [None, "1 d"])
