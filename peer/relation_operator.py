@@ -16,6 +16,7 @@ from peer.window_split import row_times
 from sardonyx.connectors.generator import Generator
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.graph import Graph, Link, Stage
+from sardonyx.core.joining import JOIN_TIME
 from sardonyx.core.stores import kind_of
 from sardonyx.core.timing import TimeSpec
 from sardonyx.state.groups import Numbers
@@ -116,17 +117,26 @@ class RelationOperator:
         keys = self._keys, relation.right_on or self._keys
         if relation.kind == "join":
             ordinal = any(link.row_time is not None and link.row_time.ordinal for link in self._links)
-            return JoinShard(relation, keys, store, (left, right), ordinal=ordinal, known=self._known)
+            joined = self._by_join_time(LEFT), self._by_join_time(RIGHT)
+            return JoinShard(relation, keys, store, (left, right), ordinal=ordinal, known=self._known, joined=joined)
         if relation.kind == "lookup":
             return LookupShard(relation, keys, store, (left, right), known=self._known)
         return (DistinctShard if relation.kind == "distinct" else LatestShard)(relation, self._keys, store, left)
 
     def _times(self, side: int) -> Any:
         """A function that gives the times of rows of one side. All rows are as old as each other if they have no times."""
-        link = next((link for link, own in zip(self._links, self._sides, strict=True) if own == side), None)
+        link = self._link(side)
         if link is None or link.row_time is None:
             return _no_times
         return partial(row_times, where=link.row_time, task=link.source)
+
+    def _by_join_time(self, side: int) -> bool:
+        """Whether the times of a side are those that another join has given its rows."""
+        link = self._link(side)
+        return link is not None and link.row_time is not None and link.row_time.column == JOIN_TIME
+
+    def _link(self, side: int) -> Link | None:
+        return next((link for link, own in zip(self._links, self._sides, strict=True) if own == side), None)
 
     def _kept(self, late: pa.Table, reads: Sequence[Read]) -> list[tuple[Any, pa.Table]]:
         """The late rows of a shard as they were given, with their side and by how much each was late."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from queues.batch import Batch
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import Failure
+from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.core.spec import TaskSpec
@@ -72,6 +72,7 @@ def timed(
         [count for _, count in batch.spans[link.name]],
     )
     if spec.kind != "column":
+        _refuse_second(spec, rows, link)
         added = _added(spec, batch, names, places, messages, now)
         rows = rows.append_column(spec.column, added if kept.all() else added.filter(pa.array(kept)))
     places = places[kept]
@@ -131,6 +132,17 @@ def without_bad_times(rows: pa.Table, task: TaskSpec, now: float) -> Applied:
 def _cause(failure: Failure, rows: pa.Table, index: int) -> str:
     """A topic's record is named by its offset, and a row of a split is shown."""
     return shorten(f"{failure.cause}; the row is {shown(rows, index)}", 500)
+
+
+def _refuse_second(spec: TimeSpec, rows: pa.Table, link: Link) -> None:
+    """The check of a job knows the columns of a declared schema only."""
+    if spec.column in rows.column_names:
+        raise FunctionError(
+            "SX-TIME-COLUMN",
+            f"the records of topic {link.topic} have a column {spec.column!r} already, which their input is to add",
+            cause=f"they have {', '.join(rows.column_names)}",
+            fix="give the added column another name in `time=` of the input, or take the one of the records: `event_time(...)`",
+        )
 
 
 def _added(

@@ -38,7 +38,7 @@ from sardonyx.core.positions import Partition
 from sardonyx.core.source_fronts import HeldRows, Sources
 from sardonyx.core.stores import is_own
 from sardonyx.state.base import GONE, KEY, Store
-from sardonyx.state.columns import SLICE
+from sardonyx.state.columns import SLICE, with_columns
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
 
@@ -117,11 +117,8 @@ class Planned(NamedTuple):
         if self.late is None:
             return None
         about = [name for name in self.late.column_names if name.startswith(LATE_PREFIX)]
-        public = [name.removeprefix(LATE_PREFIX) for name in about]
-        rows = self.late.drop_columns([*about, *(name for name in public if name in self.late.column_names)])
-        for name, column in zip(public, about, strict=True):
-            rows = rows.append_column(name, self.late[column])
-        return rows
+        added = {name.removeprefix(LATE_PREFIX): self.late[name] for name in about}
+        return with_columns(self.late.drop_columns(about), added)
 
     @property
     def dropped(self) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.spec import TaskSpec
+from sardonyx.core.timing import WINDOW_NUMBER
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Groups, Numbers, grouped
 from spark_tasks.records import rows_at
@@ -25,7 +26,7 @@ def together(task: TaskSpec) -> list[str] | None:
     if task.window is None or task.window.aggregate:
         return None
     keys = task.group_by if isinstance(task.group_by, list) else []
-    return [*keys, "window_start"]
+    return [*keys, WINDOW_NUMBER if task.window.kind == "counted" else "window_start"]
 
 
 class Units:

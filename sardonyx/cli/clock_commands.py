@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
-from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
     from sardonyx.client.clocks import JobClock, TaskClock
@@ -47,10 +46,11 @@ def _show(call: Call, found: JobClock) -> None:
         call.put_json(found)
         return
     from sardonyx.cli.tables import plain
+    from sardonyx.client.clocks import against_now
 
-    behind = "" if found.behind_seconds is None else f"   behind now {duration(max(found.behind_seconds, 0.0))}"
+    now = against_now(found)
     ordinal = found.behind_seconds is None and found.clock is not None
-    call.put(f"clock {clock_text(found.clock, ended=found.ended, ordinal=ordinal)}{behind}")
+    call.put(f"clock {clock_text(found.clock, ended=found.ended, ordinal=ordinal)}{f'   {now}' if now else ''}")
     table = plain("task", "clock", "held by", "why")
     for task in found.tasks:
         table.add_row(

@@ -20,11 +20,14 @@ from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
     from sardonyx.zookeeper.session import ZooKeeperSession
 
+_SKEW = 1.0
+"""Seconds by which the clocks of two machines may differ: a clock that is further ahead of now is so by its rows."""
 _AT_A_TIME = 8
 """Number of tasks that are asked about concurrently."""
 
@@ -136,8 +139,24 @@ def clocks_of(
     return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks)
 
 
+def against_now(found: JobClock) -> str | None:
+    """How the clock of a job stands to this machine's, such as "behind now 3 s"; None if that is not known. Pure."""
+    if found.behind_seconds is None:
+        return None
+    if found.behind_seconds < -_SKEW:
+        return f"ahead of now {duration(-found.behind_seconds)}"
+    return f"behind now {duration(max(found.behind_seconds, 0.0))}"
+
+
 def what_holds(found: JobClock) -> str | None:
-    """What holds the clock of a job, in a sentence; None if it has ended. Pure."""
+    """What holds the clock of a job, in a sentence, and whether it is ahead of now; None if it has ended. Pure."""
+    holds = _what_holds(found)
+    if holds is None or found.behind_seconds is None or found.behind_seconds >= -_SKEW:
+        return holds
+    return f"{holds}; it is {against_now(found)}, so rows of now come late: one that it has passed had a time of the future"
+
+
+def _what_holds(found: JobClock) -> str | None:
     going = [task for task in found.tasks if not task.ended]
     if not going:
         return None

@@ -31,6 +31,7 @@ _FIELDS = frozenset(
         *("failure_limit", "keep", "tags", "next_partitions"),
         *("consumption", "min_peers", "max_peers", "batch_size", "batch_timeout", "standby", "where"),
         *("window.state_limit", "keyed.state_limit", "relation.state_limit"),
+        "time.ahead",
     }
 )
 """Other fields that may change: of a job, a task or an edge."""
@@ -209,7 +210,7 @@ def _of_queues(before: Graph, after: Graph) -> Iterator[Obstacle]:
 def _plain(link: Link) -> Link:
     """A link without what may change of it."""
     window = link.window and replace(link.window, state_limit=None)
-    time = link.time and replace(link.time, since=None, until=None)
+    time = link.time and replace(link.time, ahead=None, since=None, until=None)
     return replace(link, route=replace(link.route, where=None, bounds=None), window=window, time=time, rests=False)
 
 

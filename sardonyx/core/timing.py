@@ -18,6 +18,13 @@ AggregateKind = Literal["count", "sum", "min", "max", "mean", "var", "first", "l
 RESULT_COLUMNS = ("window_start", "window_end", "pane", "final", "window_time")
 """The columns that each result of a window has, besides those of the key and those that it aggregates. ``window_time`` is its own
 time: of windows by time, right before their end."""
+WINDOW_NUMBER = "window_number"
+"""The column that the rows of counted windows have for a function: the number of the window among those of its key, from 0."""
+
+
+MOST_AHEAD = "1 day"
+"""How far ahead of the reading machine's clock a row of a topic may be, if its job does not say it. One row of the year 2099 in
+each partition would make all later ones late."""
 
 
 class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -51,8 +58,10 @@ class TimeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     @property
     def most_ahead(self) -> str | None:
-        """The limit of ``ahead``, with its default: a day for the timestamps of Kafka records, which any producer may set."""
-        return self.ahead or ("1 day" if self.kind == "kafka" else None)
+        """The limit of ``ahead``, with its default for the timestamps of Kafka records. Jobs that are written now say that of a
+        column, see :mod:`sardonyx.job.parse`; those of earlier releases have none.
+        """
+        return self.ahead or (MOST_AHEAD if self.kind == "kafka" else None)
 
 
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -97,6 +97,8 @@ def _weights(column: pa.ChunkedArray, name: str, rows: pa.Table) -> pa.ChunkedAr
         )
     try:
         weights = column.cast(pa.float64())
+        if kinds.is_decimal(column.type) and not weights.cast(column.type).equals(column):
+            raise pa.ArrowInvalid(f"it is {column.type}, and double holds fewer digits")
     except pa.ArrowInvalid as error:
         raise FunctionError(
             "SX-GRAPH-WEIGHT",

@@ -22,7 +22,7 @@ from sardonyx.core.keyed import ALL_STATES, KeyedSpec
 from sardonyx.core.spec import CycleSpec, JobSpec, OnError, Route, TaskSpec, late_policy
 from sardonyx.core.stores import SqlStore
 from sardonyx.core.text import listed, near, nearest
-from sardonyx.core.timing import AggregateKind, AggregateSpec, TimeSpec, WindowSpec
+from sardonyx.core.timing import MOST_AHEAD, AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.job.parse_fields import DECIDED_BY_US, fields_of, kind_of, plain, problem, shown
 
 _ON_ERROR = ("fail", "skip", "dead_letter")
@@ -170,7 +170,11 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
                 problems.append(problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
     fields = fields_of(TaskSpec, written, name, problems)
-    return TaskSpec(**{"name": name, "type": "function", **fields})
+    task = TaskSpec(**{"name": name, "type": "function", **fields})
+    if task.time is None or task.time.kind != "column" or task.time.ahead is not None or task.connector != "kafka":
+        return task
+    # The spec says it, and not its default: a job that runs goes on by what it was submitted with.
+    return msgspec.structs.replace(task, time=msgspec.structs.replace(task.time, ahead=MOST_AHEAD))
 
 
 def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnError:

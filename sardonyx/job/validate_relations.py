@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from sardonyx.core import units
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import has_end, order_of
-from sardonyx.core.joining import RelationSpec
+from sardonyx.core.joining import JOIN_TIME, RelationSpec
 from sardonyx.core.row_times import Times, Untimed, row_times, time_over
 from sardonyx.core.spec import JobSpec, TaskSpec, group_function
 from sardonyx.core.text import listed, near, shorten
@@ -84,6 +84,12 @@ def _key(task: TaskSpec, relation: RelationSpec) -> Iterator[Wrong]:
             "SX-JOIN-KEY",
             f"the key has {len(task.group_by)} columns on the left side and {len(relation.right_on)} on the right",
             'name as many on either: on={"order_id": "id"}',
+        )
+    elif relation.kind == "join" and JOIN_TIME in task.group_by:
+        yield Wrong(
+            "SX-JOIN-KEY",
+            f"its key has a column {JOIN_TIME!r}, which each result has of its own",
+            "give the column another name in a task before it",
         )
 
 

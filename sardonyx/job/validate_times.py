@@ -16,7 +16,7 @@ from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.graph import order_of
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.row_times import Times, Untimed, row_times, time_of, time_over
-from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec, database_of, stateful, whole_of
+from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec, database_of, late_policy, stateful, whole_of
 from sardonyx.core.text import listed, near
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec
 from sardonyx.job.parse import UNREAD
@@ -41,6 +41,8 @@ def problems_of_times(spec: JobSpec) -> Iterator[SardonyxError]:
             wrong += _of_window(task.window, times[task.name])
         if task.keyed is not None:
             wrong += _of_keyed(task.keyed, times[task.name])
+        if late_policy(task) == "edge":
+            wrong += _of_late(times[task.name])
         if task.graph is not None and task.graph.window is not None:
             wrong += _of_versions(spec, task, task.graph.window, times)
         if spec.checkpoint_every is not None and stateful(task):
@@ -130,6 +132,20 @@ def _of_window(window: WindowSpec, times: Times) -> Iterator[Wrong]:
         by_time = (*LENGTHS, "grace", "allowed_lateness") if window.by_time else ()
         lengths = {name: getattr(window, name) for name in by_time}
         yield from _fitting(window.kind, {**lengths, "emit: every": often}, ordinal=known[0].ordinal)
+
+
+def _of_late(times: Times) -> Iterator[Wrong]:
+    """Late rows keep their time, in its column."""
+    for each in times:
+        if isinstance(each, RowTime) and each.column in _OF_LATE_ROWS:
+            yield Wrong(
+                "SX-WINDOW-LATE",
+                f"its late rows have a column {each.column!r} of their own, and the time of rows stands in one of that name",
+                "give the column with the time another name in a task before it, or do without the edge of late rows",
+            )
+
+
+_OF_LATE_ROWS = ("window_start", "window_end", "late_by", "late_side")
 
 
 def _of_versions(spec: JobSpec, task: TaskSpec, window: WindowSpec, by_task: Mapping[str, Times]) -> Iterator[Wrong]:

@@ -17,7 +17,7 @@ from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.core.graph import has_end
 from sardonyx.core.spec import JobSpec, TaskSpec, group_function
 from sardonyx.core.text import listed, near, shorten
-from sardonyx.core.timing import RESULT_COLUMNS, AggregateSpec, WindowSpec
+from sardonyx.core.timing import RESULT_COLUMNS, WINDOW_NUMBER, AggregateSpec, WindowSpec
 from sardonyx.job.validate_edges import problem
 from sardonyx.job.validate_stores import wrong_stores
 from sardonyx.runtime import functions as fns
@@ -253,9 +253,11 @@ def _key(task: TaskSpec) -> Iterator[Wrong]:
             "add the key as a column in a task before it, and name that column",
             "each result holds the columns of its key, and a function's key has no columns",
         )
+    numbered = task.window is not None and task.window.kind == "counted" and not task.window.aggregate
+    of_ours = (*RESULT_COLUMNS, WINDOW_NUMBER) if numbered else RESULT_COLUMNS
     for name in task.group_by if isinstance(task.group_by, list) else []:
-        if name in RESULT_COLUMNS:
-            fix = f"give the column another name in a task before it; each result has {listed(RESULT_COLUMNS)}"
+        if name in of_ours:
+            fix = f"give the column another name in a task before it; each result has {listed(of_ours)}"
             yield Wrong("SX-WINDOW-KEY", f"group_by names {name!r}, which each result has of its own", fix)
 
 

@@ -102,7 +102,8 @@ def event_time(
         idle: after this long without a row, a partition holds the clock back no more. None: it does so as long as the job runs.
         unit: of a column of whole numbers: what it counts, since 1970 (UTC).
         ahead: a row that is further ahead of the clock of the machine that reads it is a bad record, and ``on_error`` decides
-            about it. None: no limit.
+            about it. None: ``"1 day"`` for rows of a Kafka topic, where one of the year 2099 in each partition would make all
+            later rows late; no limit for others, which have no clock before their end.
         at_rest: when all partitions are idle: ``"hold"`` (the default): the clock stands still; ``"wall"``: it goes on with the
             clock of the machine.
     """
@@ -124,8 +125,7 @@ def kafka_time(
         column: the name of the column that is added, of type ``timestamp``.
         delay: as for :func:`event_time`.
         idle: as for :func:`event_time`.
-        ahead: as for :func:`event_time`, but None means ``"1 day"``: producers may set timestamps, and one record of the year
-            2099 would close all windows.
+        ahead: as for :func:`event_time`.
         at_rest: as for :func:`event_time`.
     """
     return Clock(_said("kafka", locals()))

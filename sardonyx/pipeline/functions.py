@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -116,26 +116,49 @@ def add_to_here(row: dict[str, Any], merge: dict[str, list[Any]], totals: State[
     """
     if totals.exists:
         before = _read(totals.value)
-        row |= {name: _merged(kind, before[name], row[name], most) for name, (kind, most) in merge.items()}
+        row |= {name: _merged(name, kind, before[name], row[name], most) for name, (kind, most) in merge.items()}
     totals.value = _written({name: row[name] for name in merge})
     return row
 
 
-def _merged(kind: str, before: Any, now: Any, most: int | None) -> Any:
+def _merged(name: str, kind: str, before: Any, now: Any, most: int | None) -> Any:
     if kind in ("first", "last"):
         return before if kind == "first" else now
     if before is None or now is None:
         return now if before is None else before
-    return [*before, *now][:most] if kind == "collect" else _MERGES[kind](before, now)
+    if kind == "collect":
+        return [*before, *now][:most]
+    if kind in ("min", "max"):
+        if before != before or now != now:  # NaN is no value here, as in a window  # noqa: PLR0124
+            return now if before != before else before  # noqa: PLR0124
+        return (min if kind == "min" else max)(before, now)
+    return _added(name, before, now)
 
 
-_MERGES: Mapping[str, Callable[[Any, Any], Any]] = {
-    "count": lambda before, now: before + now,
-    "sum": lambda before, now: before + now,
-    "min": min,
-    "max": max,
-}
-"""Besides first, last and collect, the aggregates whose result over several windows follows from those over each."""
+_EXACT = Context(prec=160)
+"""Of sums of two decimals: the exact sum of two that Arrow can hold, of at most 76 digits, has at most 153."""
+_MOST_DIGITS, _MOST_BITS = 38, 64
+
+
+def _added(name: str, before: Any, now: Any) -> Any:
+    """The exact sum of two decimals or integers, of the type that a window gives its sums; or that of two floats."""
+    decimals = isinstance(before, Decimal) or isinstance(now, Decimal)
+    total = _EXACT.add(before, now) if decimals else before + now
+    if decimals and len(total.as_tuple().digits) > _MOST_DIGITS:
+        raise _overflow(name, "decimals", f"{_MOST_DIGITS} digits")
+    if isinstance(total, int) and not -(2 ** (_MOST_BITS - 1)) <= total < 2 ** (_MOST_BITS - 1):
+        raise _overflow(name, "integers", f"{_MOST_BITS} bits")
+    return total
+
+
+def _overflow(name: str, of: str, limit: str) -> FunctionError:
+    return FunctionError(
+        "SX-WINDOW-OVERFLOW",
+        f"the total {name!r} of {of} across windows exceeds {limit}",
+        cause=f"totals of {of} are exact, and are kept in {limit}",
+        fix="make floats of the column before the aggregate, or let totals begin anew after a while, with `ttl=`",
+    )
+
 
 # --- Values in the state ----------------------------------------------------------------------------------------------
 

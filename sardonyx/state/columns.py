@@ -1,8 +1,15 @@
-"""The names of the columns that windows add to tables of rows and of entries."""
+"""The columns that tasks with state add to tables of rows and of entries."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
+
+from sardonyx.state.groups import Column
+
+OWN = "own_"
+"""A column of the rows that is called as one that is added has this before its name."""
 
 SX_KEY = "sx_key"
 """Of partial rows: the canonical bytes of the key."""
@@ -26,3 +33,17 @@ LATE = pa.schema(
     ]
 )
 """The columns of tables of late rows; see :class:`~sardonyx.state.planned.Planned`."""
+
+
+def with_columns(rows: pa.Table, added: Mapping[str, Column]) -> pa.Table:
+    """Rows with further columns. Their own columns with these names are kept, with :data:`OWN` before the name."""
+    names = rows.column_names
+    for name in added:
+        _set_aside(names, name)
+    return pa.table([*rows.columns, *added.values()], names=[*names, *added])
+
+
+def _set_aside(names: list[str], name: str) -> None:
+    if name in names:
+        _set_aside(names, OWN + name)
+        names[names.index(name)] = OWN + name

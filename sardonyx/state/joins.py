@@ -12,6 +12,7 @@ from sardonyx.core.clocks import NEVER
 from sardonyx.core.joining import JOIN_TIME, RelationSpec
 from sardonyx.core.timing import length
 from sardonyx.state.base import KEY, Store
+from sardonyx.state.columns import with_columns
 from sardonyx.state.entry_keys import keys, ordered
 from sardonyx.state.groups import Column, Groups, Mask, Numbers, one
 from sardonyx.state.kinds import less
@@ -81,6 +82,8 @@ class JoinShard:
         times: of the left and of the right side.
         ordinal: times are numbers, not moments.
         known: the columns of the left and of the right side, where the job declares them. Results have them from the first on.
+        joined: whether the times of the left and of the right side are those of another join. ``join_time`` then takes their
+            place.
     """
 
     def __init__(
@@ -92,9 +95,10 @@ class JoinShard:
         *,
         ordinal: bool = False,
         known: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
+        joined: tuple[bool, bool] = (False, False),
     ) -> None:
         self._keys, self._store, self._times, self._ordinal = key_columns, store, times, ordinal
-        self._known = known
+        self._known, self._of_joins = known, joined
         self._lower, self._upper = bounds(join)
         self._grace = length(join.grace)
         self._left_join = join.keeps_unmatched
@@ -276,15 +280,15 @@ class JoinShard:
     ) -> pa.Table:
         """Results of left rows with the right rows of these numbers, or with none."""
         known = packs[RIGHT].nothing()
-        names = dict.fromkeys([*left.rows.column_names, *packs[LEFT].nothing().column_names])
-        columns = Columns(
-            [name for name in names if name != JOIN_TIME], known, [*self._keys[RIGHT], JOIN_TIME], self._prefix
-        )
+        names = {*left.rows.column_names, *packs[LEFT].nothing().column_names, JOIN_TIME}
+        dropped = [*self._keys[RIGHT], JOIN_TIME] if self._of_joins[RIGHT] else self._keys[RIGHT]
+        columns = Columns(names, known, dropped, self._prefix)
         which = np.full(left.rows.num_rows, -1) if which is None else which
         found: dict[str, Column] = columns.results(left.rows, known if right is None else right, which)
-        found.pop(JOIN_TIME, None)
+        if self._of_joins[LEFT]:
+            found.pop(JOIN_TIME, None)
         times = pa.array(left.times)
-        return pa.table(found | {JOIN_TIME: times if self._ordinal else times.cast(INSTANT)})
+        return with_columns(pa.table(found), {JOIN_TIME: times if self._ordinal else times.cast(INSTANT)})
 
 
 def bounds(join: RelationSpec) -> tuple[int, int]:

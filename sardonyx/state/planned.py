@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
-from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START
+from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
 
@@ -64,6 +65,7 @@ class Layout:
         self.aggregates = Aggregates(window.aggregate)
         self.ordinal = ordinal(window)
         self.boundless = window.kind in {"everything", "counted"}
+        self._step = int(window.every or window.size or 1) if window.kind == "counted" else None
         self.panes = panes(window)
         self._rows = not window.aggregate
         self._nothing: pa.Table | None = None
@@ -96,7 +98,8 @@ class Layout:
         """The results of windows with these entries."""
         if self._rows:
             flat, inner = unlisted(*self._lists(entries))
-            return self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
+            rows = self._bounded(pa.Table.from_struct_array(flat), starts[inner.ids], ends[inner.ids])
+            return rows if self._step is None else _numbered(rows, starts[inner.ids] // self._step)
         count = entries.num_rows
         keys = pa.table({name: entries[held] for name, held in zip(self.keys, self.held, strict=True)})
         bounded = self._bounded(keys, starts, ends)
@@ -139,14 +142,28 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
     if len(tables) > 1 and any(kinds.is_dictionary(kind) for table in tables for kind in table.schema.types):
         tables = [undictionaried(table) for table in tables]
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        found = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise FunctionError(
-            "SX-WINDOW-SHAPE",
-            "rows for the same window have a column with different types",
-            cause=str(error).splitlines()[0],
-            fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
-        ) from error
+        raise _different_types(str(error).splitlines()[0]) from error
+    for table in tables:
+        for name, kind in zip(table.column_names, table.schema.types, strict=True):
+            now = found.schema.field(name).type
+            if (
+                kinds.is_decimal(kind)
+                and now != kind
+                and not _same_values(one(table[name]), one(table[name].cast(now)))
+            ):
+                raise _different_types(f"{name!r} is {kind} and {now}, which cannot hold all its digits")
+    return found
+
+
+def _different_types(cause: str) -> FunctionError:
+    return FunctionError(
+        "SX-WINDOW-SHAPE",
+        "rows for the same window have a column with different types",
+        cause=cause,
+        fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
+    )
 
 
 def undictionaried(rows: pa.Table) -> pa.Table:
@@ -177,9 +194,30 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
     if not _alike(array.type, field.type):
         raise _another_type(array, field, "no value of the one type is one of the other")
     try:
-        return array.cast(field.type)
+        found = array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _another_type(array, field, str(error).splitlines()[0]) from error
+    if not _same_values(array, found):
+        raise _another_type(array, field, "some of these values would be rounded")
+    return found
+
+
+def _same_values(given: pa.Array, cast: pa.Array) -> bool:
+    """Whether no value was rounded when it was cast."""
+    if _has_values(given.type):
+        return _same_values(given.flatten(), cast.flatten())
+    if kinds.is_struct(given.type):
+        return all(_same_values(*(array.field(field.name) for array in (given, cast))) for field in given.type)
+    if kinds.is_float16(given.type) or not any(of(given.type) for of in _ROUNDED):
+        return True
+    try:
+        back = cast.cast(given.type)
+    except pa.ArrowInvalid:  # a float of many digits is no decimal
+        return False
+    same = pc.equal(back, given)
+    if kinds.is_floating(given.type):
+        same = pc.or_(same, pc.is_nan(given))
+    return bool(pc.all(same).as_py() is not False)
 
 
 def _another_type(array: pa.Array, field: pa.Field, cause: str) -> FunctionError:
@@ -199,6 +237,8 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
     (kinds.is_timestamp, kinds.is_date),
 )
 """Types between which Arrow may cast."""
+_ROUNDED = (kinds.is_floating, kinds.is_decimal, kinds.is_timestamp)
+"""Types whose values Arrow rounds in a cast, and does not say so."""
 
 
 def _alike(given: pa.DataType, held: pa.DataType) -> bool:
@@ -223,17 +263,28 @@ def _has_values(kind: pa.DataType) -> bool:
 
 def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:
     """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no
-    bounds in time.
-
-    These columns take the place of columns with their names.
+    bounds in time. Rows that come from other windows keep the bounds of these, see :func:`with_columns`.
     """
-    columns: dict[str, Column] = dict(zip(rows.column_names, rows.columns, strict=True))
+    bounds: dict[str, Column] = {}
     for name, times in (("window_start", starts), ("window_end", ends)):
-        columns.pop(name, None)
-        columns[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
+        bounds[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
         if not boundless and not ordinal:
-            columns[name] = columns[name].cast(INSTANT)
-    return pa.table(columns)
+            bounds[name] = bounds[name].cast(INSTANT)
+    if all(name in rows.column_names and _equal(rows[name], column) for name, column in bounds.items()):
+        rows = rows.drop_columns(list(bounds))
+    return with_columns(rows, bounds)
+
+
+def _numbered(rows: pa.Table, numbers: Numbers) -> pa.Table:
+    """Rows of counted windows, which no times tell apart, with the numbers of these."""
+    return with_columns(rows, {WINDOW_NUMBER: pa.array(numbers)})
+
+
+def _equal(own: Column, column: Column) -> bool:
+    try:
+        return bool(one(own).cast(column.type).equals(one(column)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
 
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sardonyx.core.clocks import END
 from sardonyx.core.timing import WindowSpec, length
@@ -90,7 +91,7 @@ class WindowRows:
 
     def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[pa.Table, bool]:
         before = ordered(self._windows.ended(less(clock, self._grace)))
-        parts, given, first, more = [], 0, b"", False
+        parts, starts, given, first, more = list[pa.Table](), list[Numbers](), 0, b"", False
         while not more:
             least = state.scan(first, before, 1)
             if not least.num_rows:
@@ -98,19 +99,16 @@ class WindowRows:
             start = int(starts_of(least[KEY])[0])
             entries = state.scan(ordered(start), ordered(start + 1))
             first = ordered(start + 1)
-            rows = together([pa.ipc.open_stream(chunk.as_py()).read_all() for chunk in one(entries[IPC])])
-            starts = np.full(rows.num_rows, start)
-            parts.append(
-                bounds_columns(
-                    rows, starts, self._windows.ends(starts), ordinal=self._ordinal, boundless=self._boundless
-                )
-            )
+            parts += [pa.ipc.open_stream(chunk.as_py()).read_all() for chunk in one(entries[IPC])]
+            here = int(pc.sum(entries[ROWS]).as_py())
+            starts.append(np.full(here, start))
             state.remove(one(entries[KEY]))
-            given += rows.num_rows
+            given += here
             more = limit is not None and given >= limit
-        nothing = np.zeros(0, np.int64)
-        empty = bounds_columns(pa.table({}), nothing, nothing, ordinal=self._ordinal, boundless=self._boundless)
-        return together(parts) if parts else empty, more
+        rows = together(parts) if parts else pa.table({})
+        of_rows = np.concatenate(starts) if starts else np.zeros(0, np.int64)
+        ends = self._windows.ends(of_rows)
+        return bounds_columns(rows, of_rows, ends, ordinal=self._ordinal, boundless=self._boundless), more
 
 
 def _streams(rows: pa.Table) -> Iterator[tuple[bytes, int]]:

@@ -121,7 +121,8 @@ class JobResult:
         return list(self._task(task).letters)
 
     def late(self, task: str | None = None) -> list[Row]:
-        """The rows of a task that came after their windows had closed, with ``window_start``, ``window_end`` and ``late_by``.
+        """The rows of a task that came after their windows had closed, with ``window_start``, ``window_end`` and ``late_by``: how
+        far the clock had passed the end and ``grace``.
 
         With ``late="drop"`` they are only counted: ``counts(task).late``.
         """

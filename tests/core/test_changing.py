@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from sardonyx import Job, State, kafka
+from sardonyx import Count, Job, State, event_time, kafka, tumbling
 from sardonyx.core import link_counts
 from sardonyx.core.changing import (
     NOTHING,
@@ -27,6 +27,8 @@ from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.timing import TimeSpec
+from sardonyx.core.untouched import untouched
 from sardonyx.job.bundle import lost_names
 from spark_tasks.conditions import nothing
 
@@ -98,6 +100,27 @@ def test_what_would_touch_a_queue_that_stays_is_refused(old: list[str], new: lis
     assert failure is not None
     assert failure.code == "SX-JOB-CHANGE"
     assert text in failure.message
+
+
+def test_how_far_ahead_a_time_may_be_can_change() -> None:
+    """Only the task that reads the topic stands still for it. A job of an earlier release, which has no limit, so takes that of
+    this one with any other change; the delay and the rest of a time stay.
+    """
+    job = Job("timed", partitions=2)
+    hits = job.input("hits", kafka("in", schema="n long, at timestamp", start="earliest"), time=event_time("at"))
+    first = job.task("first", same, after=hits)
+    windows = job.window("windows", tumbling("1 min"), after=first, aggregate={"n": Count()})
+    job.output("out", kafka("out"), after=windows)
+    new = job.spec()
+    limited, unlimited, delayed = (
+        replace(new, catalog=[replace(new.task("hits"), time=time), *new.catalog[1:]])
+        for time in (new.task("hits").time, TimeSpec(column="at"), TimeSpec(column="at", delay="5 s"))
+    )
+    assert limited == new
+    assert [*obstacles(unlimited, new)] == []
+    facts = {link.name: LinkFacts(2) for link in graph_of(new, "", "").links}
+    assert untouched(unlimited, new, ["first", "windows"], facts) == ["windows"]
+    assert "time.delay" in {each.field for each in obstacles(delayed, new)}
 
 
 def test_a_job_stays_one_that_ends_or_one_that_does_not() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
-from sardonyx.client.clocks import clocks_of, what_holds
+from sardonyx.client.clocks import against_now, clocks_of, what_holds
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Partition, Position
@@ -61,3 +61,24 @@ def held(hits: Mapping[int, SourceClock], count: SourceClock) -> str | None:
 def test_what_holds_the_clock_is_said(hits: Mapping[int, SourceClock], count: SourceClock, said: str | None) -> None:
     """The slowest of its tasks, its slowest partition, and why that is no further."""
     assert held(hits, count) == said
+
+
+@pytest.mark.parametrize(
+    ("after", "now", "said"),
+    [
+        (3, "behind now 3.0 s", None),
+        (-0.5, "behind now 0.0 s", None),
+        (-7_200, "ahead of now 2 h 0 min", "; it is ahead of now 2 h 0 min, so rows of now come late"),
+    ],
+)
+def test_a_clock_that_is_ahead_of_now_is_said_to_be(after: float, now: str, said: str | None) -> None:
+    """One record of the future has passed it, and rows of now come late. Clocks of machines differ a little."""
+    graph = graph_of(job().spec(), "d", "traffic-1")
+    link = graph.stage("count").ingress[0]
+    known = {
+        "hits": {Partition("in", 0): Position(5, clock=SourceClock(NOON, NOON))},
+        "count": {Partition(link.topic, 0): Position(5, clock=SourceClock(NOON, NOON))},
+    }
+    found = clocks_of("traffic-1", graph, known, now=NOON / 1e6 + after)
+    assert against_now(found) == now
+    assert (said or "no later row of it was read") in str(what_holds(found))

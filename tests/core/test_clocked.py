@@ -71,7 +71,7 @@ def test_a_partition_without_rows_holds_the_clock_until_it_is_idle(sardonyx_cloc
 @pytest.mark.parametrize("late_to", [None, "late"])
 def test_late_rows_are_counted_or_go_over_their_edge(late_to: str | None, sardonyx_clocked: Begin) -> None:
     """A row that comes when its window has closed is dropped and counted, or goes where the job sends late rows."""
-    run = sardonyx_clocked(traffic(late_to, late="drop"))
+    run = sardonyx_clocked(traffic(late_to, late="drop", grace="10 s", allowed_lateness="20 s"))
     run.give("hits", [hit("a", "10:00:30"), hit("a", "10:03:00")])
     run.give("hits", [hit("a", "10:00:40")])
     run.end()
@@ -80,7 +80,9 @@ def test_late_rows_are_counted_or_go_over_their_edge(late_to: str | None, sardon
         assert run.counts("per-user").late == 1
     else:
         assert [row["at"] for row in run.rows("late")] == ["2026-11-23T10:00:40.000000Z"]
-        assert run.late("per-user")[0]["window_end"].isoformat() == "2026-11-23T10:01:00+00:00"
+        (late,) = run.late("per-user")
+        assert late["window_end"].isoformat() == "2026-11-23T10:01:00+00:00"
+        assert late["late_by"] == 105_000_000, "from 10:01:10, the end and `grace`, to the clock, 10:02:55"
 
 
 def test_the_machine_clock_of_rows_is_the_run_s(sardonyx_clocked: Begin) -> None:

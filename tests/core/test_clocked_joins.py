@@ -41,6 +41,38 @@ def row(user: str, at: str, column: str, value: int) -> dict[str, Any]:
     return {"user": user, "at": DAY + at, column: value}
 
 
+def test_columns_that_a_join_adds_take_the_place_of_no_others(sardonyx_clocked: Begin) -> None:
+    """A ``join_time`` of your own is kept, and so is a ``late_by``; that of a join before is replaced."""
+    job = Job("own", partitions=1)
+    left, right = (
+        job.input(
+            name,
+            kafka(name, schema="user string, at timestamp, join_time string, late_by string", start="earliest"),
+            time=event_time("at"),
+        )
+        for name in ("left", "right")
+    )
+    pairs = job.join("pairs", left, right, on="user", within="1 min")
+    again = job.join("again", pairs, right, on="user", within="1 min", prefix="again_")
+    job.output("out", kafka("out"), after=again)
+    job.output("late", kafka("late"), after=pairs.late)
+    run = sardonyx_clocked(job)
+    for side in ("left", "right"):
+        run.give(side, [{"user": "a", "at": DAY + "10:00:00", "join_time": side, "late_by": side}])
+        run.clock(side, f"{DAY}10:09:00")
+    run.give("left", [{"user": "a", "at": DAY + "10:00:00", "join_time": "late", "late_by": "mine"}])
+    run.end()
+    (found,), (late,) = run.rows("out"), run.rows("late")
+    times = {name: value for name, value in found.items() if "join_time" in name}
+    assert times == {
+        "own_join_time": "left",
+        "right_join_time": "right",
+        "again_join_time": "right",
+        "join_time": found["at"],
+    }
+    assert (late["own_late_by"], late["late_by"], late["join_time"]) == ("mine", 540_000_000, "late")
+
+
 def test_a_view_without_an_order_comes_when_both_clocks_have_passed_it(sardonyx_clocked: Begin) -> None:
     """It is not late for the window after the join, though the clock of the inputs has long passed the end of that."""
     run = sardonyx_clocked(shop())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import networkx as nx
@@ -404,6 +405,7 @@ def _failed(act: Callable[[], object]) -> FunctionError:
         (["1", "2"], "weights are numbers"),
         ([True, False], "weights are numbers"),
         ([2**53 + 1, 1], "exactly"),
+        ([Decimal("12345678901234567890123.45"), Decimal("1.50")], "exactly"),
         ([None, None], "null"),
     ],
 )

@@ -6,12 +6,16 @@ import random
 import threading
 from bisect import bisect_left
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.timing import WindowSpec
 from spark_tasks.isolate import DataFault, Found, search
+from spark_tasks.units import Units, together
 
 
 def searched(rows: int, bad: list[int], *, threads: int = 1, raised: int = 1) -> Found[tuple[int, int]]:
@@ -83,3 +87,13 @@ def test_what_is_no_fault_of_the_rows_ends_the_search(threads: int) -> None:
     with pytest.raises(ConnectionError):
         search(100, run, threads=threads)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("group_by", [None, ["key"]])
+def test_a_counted_window_is_a_unit(group_by: list[str] | None) -> None:
+    """No time tells them apart, but their numbers do: a bad one takes no other window of its key with it."""
+    task = TaskSpec(name="t", type="function", fn="m:f", group_by=group_by, window=WindowSpec(kind="counted", size=2))
+    numbers = [0, 0, 1, 1, 2]
+    rows = pa.table({"key": ["a"] * 5, "window_start": pa.nulls(5, pa.timestamp("us")), "window_number": numbers})
+    units = Units(rows, together(task))
+    assert [units.rows(n, n + 1)["window_number"].to_pylist() for n in range(len(units))] == [[0, 0], [1, 1], [2]]

@@ -97,6 +97,7 @@ def test_a_graph_shows_a_relation_in_a_few_words(job: Callable[[], Job], words: 
         (lambda: a_job(within=10), "SX-TIME-ORDINAL", "a number without a unit"),
         (lambda: a_job(within="10 s", time=ordinal("nr")), "SX-TIME-ORDINAL", "numbers as their times"),
         (lambda: a_job(on={}), "SX-JOIN-KEY", "it has no key"),
+        (lambda: a_job(on="join_time"), "SX-JOIN-KEY", "which each result has of its own"),
         (lambda: a_job("distinct", by=each), "SX-JOIN-KEY", "a function cannot make its key"),
         (lambda: a_job(right="views"), "SX-JOIN-SIDE", "both of its sides are 'views'"),
         (lambda: a_job(time=None), "SX-TIME-MISSING", "a join goes by the times of rows"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,6 +188,44 @@ def test_totals_run_across_windows(seed: int) -> None:
         so_far.setdefault(row["key"], []).extend(row["values"])
         wanted.append({"key": row["key"], "window_start": row["window"], **aggregated(so_far[row["key"]])})
     assert given(shard) == wanted
+
+
+LARGE = Decimal("9" * 34 + ".99")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "total"),
+    [
+        ("sum", [LARGE, Decimal("-0.98"), Decimal("0.50")], Decimal("9" * 34 + ".51")),
+        ("sum", [2**63 - 1, -1, 1], 2**63 - 1),
+        ("sum", [-(2**63), 1, -1], -(2**63)),
+        ("min", [math.nan, 2.0, math.nan, 1.0], 1.0),
+        ("max", [1.0, math.nan, 2.0], 2.0),
+    ],
+)
+def test_totals_are_exact(kind: str, values: list[Any], total: Any) -> None:
+    """Decimals and integers keep all digits, and NaN hides no least or greatest value."""
+    shard = machine(functions.add_to_here, {"merge": {"n": [kind, None]}})
+    feed(shard, [{"key": "a", "n": value} for value in values], random.Random(1))
+    assert given(shard)[-1]["n"] == total
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"),
+    [
+        ([Decimal("9" * 36 + ".99"), Decimal("0.01")], "38 digits"),
+        ([2**63 - 1, 1], "64 bits"),
+        ([-(2**63), -1], "64 bits"),
+    ],
+)
+def test_totals_that_leave_their_type_fail(values: list[Any], limit: str) -> None:
+    """As a sum of a window does."""
+    totals: Any = SimpleNamespace(exists=False, value=None)
+    functions.add_to_here({"n": values[0]}, {"n": ["sum", None]}, totals)
+    totals.exists = True
+    with pytest.raises(FunctionError, match=limit) as raised:
+        functions.add_to_here({"n": values[1]}, {"n": ["sum", None]}, totals)
+    assert raised.value.code == "SX-WINDOW-OVERFLOW"
 
 
 def aggregated(values: list[int | None]) -> Row:

@@ -127,11 +127,12 @@ def test_what_the_checks_let_through_runs(kind: str):
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_rows_of_windows_go_to_functions(kind: str):
-    """Without aggregates all rows come, with the bounds of their windows."""
+    """Without aggregates all rows come, with the bounds of their windows, and counted ones with their numbers."""
     job = a_job(WINDOWS[kind](), fn=top)
     assert found(job) == []
     rows = results_of(job)
-    assert rows.column_names[-2:] == ["window_start", "window_end"]
+    ours = ["window_start", "window_end", *(["window_number"] if kind == "counted" else [])]
+    assert rows.column_names[-len(ours) :] == ours
     assert rows.num_rows >= ROWS.num_rows
 
 

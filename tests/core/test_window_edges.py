@@ -143,6 +143,47 @@ def test_a_column_that_changes_its_type_is_refused():
         assert failure.value.code == "SX-WINDOW-SHAPE"
 
 
+DIGITS = Decimal("12345678901234567890123.45")
+
+
+@pytest.mark.parametrize(
+    ("held", "given"),
+    [
+        (0.5, DIGITS),
+        (Decimal("1.45"), 1.005),
+        (dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)),
+        (np.float32(0.5), 0.1),
+        ([0.5], [DIGITS]),
+        ({"a": 0.5}, {"a": DIGITS}),
+    ],
+)
+def test_a_value_that_another_type_would_round_is_refused(held, given):
+    """Arrow casts these without a word; exact values of the other type go in."""
+    spec = WindowSpec(kind="everything", aggregate={"last": AggregateSpec(of="last", column="v")})
+    first = pa.table({"v": pa.array([held])})
+    shard = WindowShard(spec, [], DictStore(entry_schema(spec, [], first.schema)))
+    shard.plan([Piece(first, NEVER)], NEVER)
+    with pytest.raises(FunctionError, match="would be rounded") as failure:
+        shard.plan([Piece(pa.table({"v": pa.array([given])}), NEVER)], NEVER)
+    assert failure.value.code == "SX-WINDOW-SHAPE"
+    exact = {Decimal: Decimal("1.25"), float: 1.25, dt.datetime: dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}.get(
+        type(given)
+    )
+    if exact is not None:
+        assert len(shard.plan([Piece(pa.table({"v": pa.array([exact, None])}), NEVER)], END).results) == 1
+
+
+def test_rows_of_a_window_keep_all_digits():
+    """A function over rows gets no decimals that were made floats on the way, unless these hold them."""
+    spec = WindowSpec(kind="everything")
+    shard = WindowShard(spec, [], DictStore(entry_schema(spec, [], pa.schema([]))))
+    pieces = [Piece(pa.table({"v": pa.array([value])}), NEVER) for value in (0.5, Decimal("1.25"), DIGITS)]
+    assert shard.plan(pieces[:2], END).results["v"].to_pylist() == [0.5, 1.25]
+    with pytest.raises(FunctionError, match="all its digits") as failure:
+        shard.plan(pieces, END)
+    assert failure.value.code == "SX-WINDOW-SHAPE"
+
+
 @pytest.mark.parametrize(
     ("held", "given"), [("10", 9), (["10"], [9]), ({"a": "10"}, {"a": 9}), ([{"a": 1}], [{"a": "1"}])]
 )
@@ -155,6 +196,33 @@ def test_numbers_and_texts_do_not_become_each_other(held, given):
     with pytest.raises(FunctionError) as failure:
         shard.plan([Piece(second, NEVER)], NEVER)
     assert failure.value.code == "SX-WINDOW-SHAPE"
+
+
+def rows_of(spec, rows):
+    """The rows that a function over windows is given, as lists by column."""
+    shard = WindowShard(
+        spec, [], DictStore(entry_schema(spec, [], rows.schema)), times=lambda rows: rows["t"].to_numpy()
+    )
+    return shard.plan([Piece(rows, NEVER)], END).results.to_pydict()
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session", "counted", "everything"])
+def test_the_windows_that_rows_come_from_are_kept(kind):
+    """A function over hours sees which minute a row is of; of windows of windows of windows, too."""
+    first, later = (dt.datetime(2026, 1, 1, 0, minute, tzinfo=dt.UTC) for minute in (0, 1))
+    lengths = {"tumbling": {"size": "1 h"}, "session": {"gap": "1 h"}, "counted": {"size": 2}, "everything": {}}
+    of_minute = {"window_start": [first], "window_end": [later], "own_window_start": ["mine"]}
+    found = rows_of(WindowSpec(kind=kind, **lengths[kind]), pa.table({"t": [0], **of_minute}))
+    assert [found[f"own_{name}"] for name in of_minute] == list(of_minute.values())
+    bounds = {"tumbling": 3_600_000_000, "session": 3_600_000_000}.get(kind)
+    assert found["window_end"] == [None if bounds is None else dt.datetime(1970, 1, 1, 1, tzinfo=dt.UTC)]
+
+
+def test_rows_of_the_same_window_have_its_bounds_once():
+    """A window of a minute over the results of the same minutes: there is nothing to keep."""
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    rows = pa.table({"t": [0], "window_start": [start], "window_end": [start + dt.timedelta(minutes=1)], "n": [3]})
+    assert list(rows_of(WindowSpec(kind="tumbling", size="1 min"), rows)) == ["t", "n", "window_start", "window_end"]
 
 
 def test_keys_that_are_equal_are_one_key():

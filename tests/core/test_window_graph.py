@@ -44,7 +44,7 @@ def test_links_into_a_window_know_what_their_writers_combine_by():
     assert links["per-user.best"].by_key
     assert links["per-user.fix"].window is None
     assert (links["hits.topic"].time, links["clicks.topic"].time) == (
-        TimeSpec(column="at"),
+        TimeSpec(column="at", ahead="1 day"),
         TimeSpec(kind="kafka", column="at", delay="5 s", idle="1 min"),
     )
     assert made.bound == {}

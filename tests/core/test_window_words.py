@@ -21,10 +21,12 @@ from window_jobs import (
 import sardonyx
 from sardonyx import (
     Count,
+    Job,
     Quantile,
     Sum,
     event_time,
     every,
+    files,
     kafka_time,
     on_count,
     session,
@@ -42,12 +44,15 @@ from sardonyx.job.parse import read
 @pytest.mark.parametrize(
     ("time", "spec"),
     [
-        ("at", TimeSpec(column="at")),
-        ({"column": "at", "delay": "5 s"}, TimeSpec(column="at", delay="5 s")),
-        (event_time("at", delay="5 s", idle="1 min"), TimeSpec(column="at", delay="5 s", idle="1 min")),
+        ("at", TimeSpec(column="at", ahead="1 day")),
+        ({"column": "at", "delay": "5 s"}, TimeSpec(column="at", delay="5 s", ahead="1 day")),
         (
-            event_time("n", unit="ms", ahead="1 day", idle="1 s", at_rest="wall"),
-            TimeSpec(column="n", unit="ms", ahead="1 day", idle="1 s", at_rest="wall"),
+            event_time("at", delay="5 s", idle="1 min"),
+            TimeSpec(column="at", delay="5 s", idle="1 min", ahead="1 day"),
+        ),
+        (
+            event_time("n", unit="ms", ahead="3 days", idle="1 s", at_rest="wall"),
+            TimeSpec(column="n", unit="ms", ahead="3 days", idle="1 s", at_rest="wall"),
         ),
         (kafka_time("stamp", delay="1 s"), TimeSpec(kind="kafka", column="stamp", delay="1 s")),
         (wall("read_at"), TimeSpec(kind="wall", column="read_at")),
@@ -62,8 +67,13 @@ def test_where_the_time_of_an_input_comes_from(time, spec):
     assert found(job) == []
 
 
-def test_only_the_time_of_kafka_records_has_a_limit_of_its_own():
-    """Any producer may set a record's timestamp, so one far in the future is refused unless the job says otherwise."""
+def test_rows_of_topics_have_a_limit_of_their_own():
+    """Any producer may write a time far in the future, so one is refused unless the job says otherwise. Jobs that are stored
+    without a limit have none, and so have other inputs, whose clocks their rows do not move.
+    """
+    read_from_files = Job("j")
+    read_from_files.input("rows", files("in.json", format="json"), time=event_time("at"))
+    assert spec_of(read_from_files).task("rows").time == TimeSpec(column="at")
     assert TimeSpec(column="at").most_ahead is None
     assert TimeSpec(column="at", kind="kafka").most_ahead == "1 day"
     assert TimeSpec(column="at", kind="kafka", ahead="5 min").most_ahead == "5 min"

@@ -38,7 +38,7 @@ class Twin:
         results, late = self.planned(blocks, clock)
         if self.window.aggregate:
             return results, late
-        bounds = ("window_start", "window_end")
+        bounds = ("window_start", "window_end", *(["window_number"] if self.window.kind == "counted" else []))
         columns = ("key", "at", "n", "x", "d", "s")
         return [{c: row[c] for c in columns} | {b: w[b] for b in bounds} for w in results for row in w["rows"]], late
 
@@ -126,7 +126,10 @@ class Twin:
                 "window_start": None,
                 "window_end": None,
                 "window_time": max((row["at"] for row in rows), default=None),
+                "window_number": start // (self.window.every or self.window.size or 1),
             }
+            if self.window.aggregate or self.window.kind == "everything":
+                del out["window_number"]
         if not self.window.aggregate:
             return out | {"rows": rows}
         return out | {name: aggregated(spec, rows) for name, spec in self.window.aggregate.items()}
