@@ -135,6 +135,9 @@ def dev(
             folder = services.data_dir
         else:
             _require_both(settings)
+            where = (f"{key} = {settings.flat()[key]} ({settings.origins[key]})" for key in _ADDRESSES)
+            call.say(f"starting no services, because their addresses are set: {', '.join(where)}")
+            _check_reachable(call, settings)
             services, folder = None, _log_folder(settings, stack)
         daemons = None
         if not services_only:
@@ -211,6 +214,9 @@ def run(
             daemons.stop()  # its last metrics are written when it ends
             times = read_profile(measured, view.id)
         return _tell_result(call, settings, loaded, view, times, vanishes=vanishes)
+
+
+_ADDRESSES = ("zookeeper.hosts", "kafka.bootstrap_servers")
 
 
 @contextlib.contextmanager

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from typer.testing import CliRunner
 
 from queues import admin, topic_log, topics
 from queues.connectivity import reach_kafka
+from sardonyx.cli.app import app
 from sardonyx.core.errors import SetupError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings, load_settings
@@ -93,6 +95,16 @@ def test_a_setting_that_librdkafka_does_not_take_is_named(
     with pytest.raises(SetupError, match=r'No such configuration property: "fetch\.wait\.most\.ms"') as caught:
         call(settings)
     assert caught.value.code == "SX-CONFIG-VALUE"
+
+
+def test_dev_says_at_once_that_it_starts_no_services(addresses: dict[str, str]) -> None:
+    """Whoever has forgotten that addresses are set sees which, and where they stand, before anything else."""
+    settings = settings_of(addresses["refused"])
+    said = CliRunner().invoke(app, ["dev"], env=settings.environment())
+    assert said.exit_code == 1
+    assert said.stderr.startswith("starting no services, because their addresses are set: zookeeper.hosts = ")
+    assert "(environment SARDONYX__ZOOKEEPER__HOSTS)" in said.stderr
+    assert "SX-ZOOKEEPER-UNREACHABLE" in said.stderr
 
 
 def test_the_address_that_came_furthest_is_told(addresses: dict[str, str]) -> None:
