@@ -1,10 +1,10 @@
 """Converts Arrow tables to Python records and back, for functions that take one ``dict`` at a time.
 
 Types on the way back. A column that the input had keeps its type if the new values fit without loss. So ``int32`` stays
-``int32``, and a batch of whole numbers in a ``double`` column stays ``double``. Arrow infers the type of any other
-column from all values of the slice. If a column contains only None, Arrow has nothing to infer a type from. The column
-stays Arrow's ``null``, which combines with any other type later (``string`` would not). Columns keep the order in which
-they first appear.
+``int32``, and a batch of whole numbers in a ``double`` column stays ``double``. If they do not fit, it takes the narrowest type
+that holds the old and the new (:mod:`sardonyx.core.column_types`). The type of any other column follows from all values of the
+slice. If a column contains only None, it stays Arrow's ``null``, which combines with any other type later. Columns keep the
+order in which they first appear.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sardonyx.core.column_types import UnfitTypes, common, converted
+
 Record = dict[str, Any]
 
 
 class UnfitColumn(ValueError):
-    """The values of a column have no common Arrow type. The message names the column and the reason."""
+    """A column cannot be made. The message names it and the reason."""
 
 
 def rows_at(table: pa.Table, indexes: Sequence[int]) -> pa.Table:
@@ -62,7 +65,8 @@ def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
         like: the schema of the rows that the function got.
 
     Raises:
-        UnfitColumn: values of a column have no type in common, or a column's name is not a string.
+        UnfitColumn: a value has no type, or a column's name is not a string.
+        UnfitTypes: values of a column have types that do not go together.
     """
     names = list(dict.fromkeys(itertools.chain.from_iterable(records)))
     for name in names:
@@ -70,7 +74,7 @@ def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
             raise UnfitColumn(f"the name of a field is {name!r}, which is not a string")
     if records and not names:
         raise UnfitColumn("not one of the records has a field")
-    known = {field.name: field.type for field in like}
+    known = {field.name: field.type.value_type if kinds.is_dictionary(field.type) else field.type for field in like}
     arrays = [_array(name, _column(records, name), known.get(name)) for name in names]
     return pa.Table.from_arrays(arrays, names=names)
 
@@ -82,46 +86,80 @@ def _column(records: Iterable[Record], name: str) -> list[Any]:
         return [record.get(name) for record in records]
 
 
+_PLAIN = {int, float, str, bytes, bool, Decimal, dt.date, dt.timedelta}
+"""Classes of which Arrow infers the same type from all values, in any order."""
+
+
 def _array(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
     try:
-        array = pa.array(values)
+        return _typed(name, values, known)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise UnfitColumn(f"the values of field {name!r} have no type in common: {error}") from error
-    if known is None or array.type == known:
-        return array
-    if kinds.is_nested(known):
-        return _nested(array, values, known)
-    if not _same_kind(array.type, known):
-        return array
-    try:
-        return array.cast(known, safe=True)
-    except (pa.ArrowException, ValueError):
-        return array
+        raise UnfitColumn(f"a value of field {name!r} has no type: {error}") from error
 
 
-def _same_kind(found: pa.DataType, known: pa.DataType) -> bool:
-    """Whether a safe cast may give a column its old type back.
+def _typed(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
+    """The values in the narrowest type that holds those of each class.
 
-    Whole floats do not become integers, because the next value may not be whole.
+    Arrow alone takes the type of all from the first value, and so makes a date of a moment, and a 1.0 of a True.
     """
-    if kinds.is_null(found):
-        return True
-    if kinds.is_integer(found):
-        return bool(kinds.is_integer(known) or kinds.is_floating(known) or kinds.is_decimal(known))
-    same = (kinds.is_floating, kinds.is_decimal, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
-    text = (
-        (kinds.is_string, kinds.is_large_string),
-        (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary),
-    )
-    return any(is_(found) and is_(known) for is_ in same) or any(
-        any(is_(found) for is_ in family) and any(is_(known) for is_ in family) for family in text
-    )
+    classes = set(map(type, values))
+    classes.discard(type(None))
+    if len(classes) <= 1 and classes <= _PLAIN:
+        return _as_known(name, pa.array(values), values, known)
+    kind = pa.null()
+    for each in sorted(classes, key=lambda each: each.__qualname__):
+        mine = [value for value in values if type(value) is each]
+        of_class = _as_known(name, pa.array(mine, _of_class(name, mine, each)), mine, known).type
+        wider = common(kind, of_class)
+        if wider is None:
+            raise UnfitTypes(name, kind, of_class)
+        kind = wider
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowInvalid as error:
+        if not kinds.is_floating(kind):
+            raise
+        raise UnfitTypes(name, pa.int64(), kind, str(error).splitlines()[0]) from error
 
 
-def _nested(array: pa.Array, values: list[Any], known: pa.DataType) -> pa.Array:
+def _of_class(name: str, values: list[Any], each: type) -> pa.DataType | None:
+    """The type of values of one class; None: Arrow may infer it."""
+    if issubclass(each, list | tuple | set | frozenset):
+        return pa.list_(_typed(name, [item for value in values for item in value], None).type)
+    if issubclass(each, dict):
+        fields = dict.fromkeys(itertools.chain.from_iterable(values))
+        if all(isinstance(field, str) for field in fields):
+            return pa.struct([(field, _typed(name, _column(values, field), None).type) for field in fields])
+    if issubclass(each, dt.datetime):
+        zoned = {value.tzinfo is not None for value in values}
+        if len(zoned) > 1:
+            raise UnfitTypes(name, pa.timestamp("us"), pa.timestamp("us", "UTC"))
+        if each is dt.datetime:
+            return pa.timestamp("us", "UTC" if zoned.pop() else None)
+    return None
+
+
+def _as_known(name: str, found: pa.Array, values: list[Any], known: pa.DataType | None) -> pa.Array:
+    """Values in the type that their column had, if they are of its kind and none of them changes; else in one that holds both."""
+    if known is None or found.type == known:
+        return found
+    if kinds.is_nested(known):
+        return _nested(found, values, known)
+    wider = common(known, found.type)
+    if wider is None or (
+        kinds.is_integer(known) and not kinds.is_integer(found.type) and not kinds.is_null(found.type)
+    ):
+        return found  # whole floats do not become integers, because the next value may not be whole
+    try:
+        return converted(found, known, name)
+    except UnfitTypes:
+        return converted(found, wider, name)
+
+
+def _nested(found: pa.Array, values: list[Any], known: pa.DataType) -> pa.Array:
     """Keep a nested type if no value changes. Arrow silently drops fields that a struct type lacks, so compare both."""
     try:
         kept = pa.array(values, type=known)
-        return kept if kept.to_pylist(maps_as_pydicts="strict") == values else array
+        return kept if kept.to_pylist(maps_as_pydicts="strict") == values else found
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return array
+        return found

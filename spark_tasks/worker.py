@@ -15,12 +15,13 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import TimeSpec
 from sardonyx.runtime.functions import Takes, import_function, with_functions
 from sardonyx.state.times import judged
 from spark_tasks.code import in_worker
-from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
+from spark_tasks.failures import Bad, error_class, function_raised, types_of, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
 from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
@@ -217,20 +218,13 @@ def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
     """Results of one function as one table; those without columns (no row came out) are left out.
 
     Raises:
-        FunctionError: ``SX-FN-RESULT``, their columns have different types.
+        FunctionError: ``SX-COLUMN-TYPE``, a column has types that do not go together.
     """
     tables = [table for table in tables if table.num_columns]
     if not tables:
         return pa.table({})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise wrong_result(
-            task,
-            fn,
-            f"parts of one batch have different types in one column: {error}",
-            "make the function give each column one type, whatever the rows are",
-        ) from error
+    with types_of(task, fn):
+        return together(tables)
 
 
 def _arrow(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
@@ -328,12 +322,21 @@ def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
 
 
 def _table(plan: Plan, results: list[Record], given: pa.Table) -> pa.Table:
+    return records_table(plan.task, plan.fn, results, given.schema)
+
+
+def records_table(task: str, fn: str, results: list[Record], like: pa.Schema) -> pa.Table:
+    """The records that a function gave as a table.
+
+    Raises:
+        FunctionError: ``SX-FN-RESULT``, ``SX-COLUMN-TYPE``.
+    """
     try:
-        return to_table(results, given.schema)
+        with types_of(task, fn):
+            return to_table(results, like)
     except UnfitColumn as error:
-        raise wrong_result(
-            plan.task, plan.fn, str(error), "give each field the same type in every record, and None where it has none"
-        ) from error
+        fix = "give each field a value that Arrow knows, and None where it has none"
+        raise wrong_result(task, fn, str(error), fix) from error
 
 
 _TABLES: dict[Takes, Callable[..., pa.Table]] = {"arrow": _arrow, "pandas": _pandas, "record": _in_turn}

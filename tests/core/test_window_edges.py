@@ -140,7 +140,7 @@ def test_a_column_that_changes_its_type_is_refused():
     for value in ("ten", "10", True, dt.date(2026, 1, 1)):
         with pytest.raises(FunctionError) as failure:
             shard.plan([Piece(pa.table({"v": [value]}), NEVER)], NEVER)
-        assert failure.value.code == "SX-WINDOW-SHAPE"
+        assert failure.value.code == "SX-COLUMN-TYPE"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_numbers_and_texts_do_not_become_each_other(held, given):
     shard.plan([Piece(first, NEVER)], NEVER)
     with pytest.raises(FunctionError) as failure:
         shard.plan([Piece(second, NEVER)], NEVER)
-    assert failure.value.code == "SX-WINDOW-SHAPE"
+    assert failure.value.code == "SX-COLUMN-TYPE"
 
 
 def test_keys_that_are_equal_are_one_key():

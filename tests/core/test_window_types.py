@@ -1,0 +1,102 @@
+"""What a window keeps takes wider types when its rows do, wherever batches are cut and whenever a peer dies."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from peer.operators import Stores
+from sardonyx import Job, Last, Max, Sum, everything, generator, kafka
+from sardonyx.core.errors import FunctionError, SardonyxError
+from sardonyx.state.base import GONE, KEY
+from sardonyx.state.memory import MemoryStore
+from sardonyx.testing import ClockedRun
+from spark_tasks.records import to_table
+
+Begin = Callable[..., ClockedRun]
+VALUES: list[list[Any]] = [
+    [None, 9, 10, 2.5, -3],
+    [None, Decimal("1.10"), Decimal("100.25"), Decimal("0.001"), 7],
+    [None, "b", "a"],
+    [[1], None, [2.5]],
+]
+
+
+def newest(windows: Any, aggregate: Mapping[str, Any]) -> Job:
+    job = Job("newest", partitions=1)
+    rows = job.input("rows", generator(count=1, columns={"k": "key"}))
+    job.output("out", kafka("out"), after=job.window("w", windows, after=rows, group_by="k", aggregate=aggregate))
+    return job
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("seed", range(4))
+def test_results_do_not_depend_on_where_rows_are_cut(seed: int, values: list[Any], sardonyx_clocked: Begin) -> None:
+    """Each batch has the type of its own values, also after a peer has read the state from its log again."""
+    chance = random.Random(seed)
+    rows = [{"k": chance.choice("ab"), "v": value} for value in chance.choices(values, k=8)]
+    aggregate = {"last": Last("v")} | ({} if isinstance(values[0], list) else {"top": Max("v")})
+    found = []
+    for cuts in ((), sorted(chance.sample(range(1, 8), 3)), range(1, 8)):
+        run = sardonyx_clocked(newest(everything(), aggregate))
+        for start, end in itertools.pairwise([0, *cuts, 8]):
+            run.give("rows", to_table(rows[start:end], pa.schema([])))
+            if cuts and chance.random() < 0.5:
+                run.crash("w", at=chance.choice(["settled", "applied", "committed"]))
+        run.end()
+        found.append(sorted((row["k"], row["last"], row.get("top")) for row in run.rows("w")))
+    assert found[1] == found[0], (seed, rows)
+    assert found[2] == found[0], (seed, rows)
+
+
+def test_a_column_that_had_only_nulls_takes_any_type(sardonyx_clocked: Begin) -> None:
+    """JSON without a schema says of nulls that they are texts; then come numbers, and 10 is more than 9."""
+    job = Job("top", partitions=1)
+    rows = job.input("rows", kafka("rows", start="earliest"))
+    job.output(
+        "out",
+        kafka("out"),
+        after=job.window("w", everything(), emit="changes", after=rows, aggregate={"top": Max("v")}),
+    )
+    run = sardonyx_clocked(job)
+    for value in (None, 9, None, 10):
+        run.give("rows", [{"v": value}])
+        run.crash("w")
+    assert [row["top"] for row in run.rows("w")] == [None, 9, 9, 10]
+    with pytest.raises(SardonyxError) as raised:
+        run.give("rows", [{"v": "x"}])
+    assert raised.value.code == "SX-COLUMN-TYPE"
+    assert "column 'top' of the state of a window" in str(raised.value)
+    assert "bigint and string" in str(raised.value)
+
+
+def test_sums_and_sessions_take_wider_types(sardonyx_clocked: Begin) -> None:
+    """A sum of integers becomes one of floats."""
+    run = sardonyx_clocked(newest(everything(), {"sum": Sum("v")}))
+    for value in (1, 2.5, 4):
+        run.give("rows", pa.table({"k": ["a"], "v": [value]}))
+    run.end()
+    assert [row["sum"] for row in run.rows("w")] == [7.5]
+
+
+def test_a_store_in_wider_types_has_the_same_entries() -> None:
+    """And none of it changes if a value would."""
+    stores = Stores(lambda _, schema: MemoryStore(schema))
+    narrow = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
+    large = 2**53 + 1
+    store = stores.open("s", narrow)
+    changes = {KEY: [b"%06d" % n for n in range(60_000)], "v": [*range(59_999), large], GONE: [False] * 60_000}
+    store.apply(pa.table(changes, schema=narrow.append(pa.field(GONE, pa.bool_(), nullable=False))))
+    with pytest.raises(FunctionError) as raised:
+        stores.open("s", pa.schema([narrow.field(0), ("v", pa.float64())]))
+    assert raised.value.code == "SX-COLUMN-TYPE"
+    assert stores.open("s", narrow) is store
+    wide = stores.open("s", pa.schema([narrow.field(0), ("v", pa.decimal128(21, 2))]))
+    assert [int(value) for value in wide.scan()["v"].to_pylist()] == changes["v"]
+    assert stores.get("s") is wide
