@@ -42,7 +42,19 @@ from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
 from spark_tasks.slices import DealtOut, ReadFirst, ReadThere, Slices
 from spark_tasks.units import Units, together
-from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
+from spark_tasks.worker import (
+    USER_ERRORS,
+    Done,
+    Plan,
+    Slice,
+    as_declared,
+    bad_of,
+    checked,
+    fault_of,
+    joined,
+    run,
+    run_each,
+)
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 SEARCHES = 4
@@ -333,8 +345,10 @@ class TaskFunction:
                 if not isinstance(result, DataFrame):
                     break
             else:
-                plan = self._named  # Spark does not run any of them before this point
-                return checked(plan.task, plan.fn, result.toArrow())
+                last, plan = plan, self._named  # Spark does not run any of them before this point
+                return as_declared(last, checked(plan.task, plan.fn, result.toArrow()))
+        except DataFault:
+            raise
         except FunctionError:
             raise
         except USER_ERRORS as error:
@@ -366,7 +380,8 @@ def fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) -
     fn = code.load(name) if code is not None else import_function(name)
     _check_params(task, fn, task.params, whole=task.lifecycle is None)
     bundle = None if code is None else code.package
-    return FusedFunction(Plan(task.name, name, bundle, takes(fn), task.params, may_skip, together(task)), fn)
+    plan = Plan(task.name, name, bundle, takes(fn), task.params, may_skip, together(task), task.schema)
+    return FusedFunction(plan, fn)
 
 
 def _named(plans: Sequence[Plan]) -> Plan:

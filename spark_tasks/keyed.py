@@ -72,6 +72,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
             None if code is None else code.package,
             spec,
             declared,
+            task.schema,
             task.params,
             task.on_error.then == "fail",
             first_fails=True,

@@ -19,6 +19,7 @@ from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import Signature, signature_of
 from sardonyx.state.timers import Timer
+from spark_tasks.declared import declared_of
 from spark_tasks.failures import function_raised, types_of
 from spark_tasks.records import to_records
 from spark_tasks.worker import checked, function, given_params, records_table
@@ -36,6 +37,8 @@ class KeyedPlan(msgspec.Struct, frozen=True):
     spec: KeyedSpec
     declared: pa.Schema | None
     """Of a function of tables: the columns of its state."""
+    schema: str | None
+    """Columns that the functions' results have in any case, and their types."""
     params: dict[str, Any]
     may_skip: bool
     """Whether another ``on_error`` would leave out records that the functions raise for."""
@@ -96,7 +99,7 @@ def _run(plan: KeyedPlan, call: KeyedFunction, sent: Sent) -> Got:
     if isinstance(done.results, pa.Table):
         results = checked(plan.task, plan.fn, done.results)
     else:
-        results = records_table(plan.task, plan.fn, done.results, work.rows.schema)
+        results = records_table(plan.task, plan.fn, plan.schema, done.results, work.rows.schema)
     cells = done.writes.values()
     writes = (list(done.writes), [cell and cell.value for cell in cells], [cell and cell.at for cell in cells])
     return Got(
@@ -133,5 +136,6 @@ def _function(plan: KeyedPlan) -> KeyedFunction:
         given_params(plan.bundle, plan.params),
         to_records=to_records,
         describe=describe,
+        declared=declared_of(plan.schema, plan.task, plan.fn),
         first_fails=plan.first_fails,
     )

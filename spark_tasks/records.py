@@ -57,12 +57,13 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     return list(column.to_pylist(maps_as_pydicts="strict")) if kinds.is_nested(kind) else list(column.to_pylist())
 
 
-def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
+def to_table(records: list[Record], like: pa.Schema, declared: pa.Schema | None = None) -> pa.Table:
     """Convert records to a table. If there are no records, the table has no columns.
 
     Args:
         records: dicts with string keys. A missing key means null.
         like: the schema of the rows that the function got.
+        declared: columns that are there in any case, and their types.
 
     Raises:
         UnfitColumn: a value has no type, or a column's name is not a string.
@@ -75,7 +76,14 @@ def to_table(records: list[Record], like: pa.Schema) -> pa.Table:
     if records and not names:
         raise UnfitColumn("not one of the records has a field")
     known = {field.name: field.type.value_type if kinds.is_dictionary(field.type) else field.type for field in like}
-    arrays = [_array(name, _column(records, name), known.get(name)) for name in names]
+    fixed = {} if declared is None or not records else {field.name: field.type for field in declared}
+    names += [name for name in fixed if name not in names]
+    arrays = [
+        typed_as(name, _column(records, name), fixed[name])
+        if name in fixed
+        else _array(name, _column(records, name), known.get(name))
+        for name in names
+    ]
     return pa.Table.from_arrays(arrays, names=names)
 
 
@@ -120,6 +128,33 @@ def _typed(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
         if not kinds.is_floating(kind):
             raise
         raise UnfitTypes(name, pa.int64(), kind, str(error).splitlines()[0]) from error
+
+
+def typed_as(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The values in a type that is declared.
+
+    Raises:
+        UnfitColumn: a value has no type.
+        UnfitTypes: a value would change.
+    """
+    classes = set(map(type, values))
+    classes.discard(type(None))
+    parts, places = [pa.nulls(1, kind)], [0] * len(values)
+    try:
+        if kinds.is_nested(kind) and (kept := _nested(pa.nulls(0), values, kind)).type == kind:
+            return kept
+        for each in sorted(classes, key=lambda each: each.__qualname__):
+            mine = [index for index, value in enumerate(values) if type(value) is each]
+            of_class = [values[index] for index in mine]
+            start = sum(map(len, parts))
+            parts.append(converted(pa.array(of_class, _of_class(name, of_class, each)), kind, name))
+            for place, index in enumerate(mine, start):
+                places[index] = place
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UnfitColumn(f"a value of field {name!r} has no type: {error}") from error
+    if len(classes) == 1 and len(parts[1]) == len(values):
+        return parts[1]
+    return pa.concat_arrays(parts).take(pa.array(places, pa.int64()))
 
 
 def _of_class(name: str, values: list[Any], each: type) -> pa.DataType | None:
