@@ -84,12 +84,7 @@ def decode(values: Sequence[bytes]) -> pa.Table:
         SetupError: ``SX-BLOCK-FORMAT``, a newer release wrote a block.
         FunctionError: ``SX-COLUMN-TYPE``, a column has types that do not go together.
     """
-    return concat([_read(value) for value in values])
-
-
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate the rows of tables, with columns matched by name; see :func:`decode`."""
-    return together(tables)
+    return together([_read(value) for value in values])
 
 
 def record_too_large(size: int, limit: int, record: object) -> OutputError:

@@ -21,6 +21,7 @@ from sardonyx.client.ids import job_gone
 from sardonyx.client.links import facts_of, links_stand
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, Stage
@@ -178,12 +179,12 @@ def _rows(client: Client, stage: Stage, facts: Mapping[str, LinkFacts], rows: in
             tables.append(table.slice(max(0, table.num_rows - share)))
             unread += bad
     # pyarrow takes a slice of a table without columns for one of as many rows as were asked for.
-    return (block.concat(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
+    return (together(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
 
 
 def _decoded(link: Link, place: Partition, messages: Sequence[Any], registry_url: str | None) -> tuple[pa.Table, int]:
     if link.kind == "internal":
-        return block.concat([block.decode([message.value()]) for message in messages]), 0
+        return together([block.decode([message.value()]) for message in messages]), 0
     batch = Batch(
         {link.name: list(messages)},
         positions={place: Position(messages[-1].offset() + 1)},

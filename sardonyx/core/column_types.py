@@ -173,7 +173,7 @@ def _of_clock_times(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _finer(one: pa.DataType, other: pa.DataType) -> str:
-    return max(one.unit, other.unit, key=_UNITS.index)
+    return _UNITS[max(map(_UNITS.index, (one.unit, other.unit)))]
 
 
 def _of_lists(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -397,4 +397,4 @@ class SettledTypes:
 
 def _is_large(column: pa.ChunkedArray) -> bool:
     least, most = pc.min_max(column).values()
-    return least.as_py() < -EXACT or most.as_py() > EXACT
+    return bool(least.as_py() < -EXACT or most.as_py() > EXACT)

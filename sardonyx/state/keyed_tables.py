@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from queues.block import concat
 from sardonyx.core.clocks import NEVER
-from sardonyx.core.column_types import UnfitTypes, converted
+from sardonyx.core.column_types import UnfitTypes, converted, together
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.text import listed, shorten
 from sardonyx.state.base import KEY
@@ -57,7 +56,7 @@ def run_tables(
     mine = np.isin(states.codes, sorted(run.given))
     states = _States(states.codes[mine], states.at[mine], states.columns.filter(pa.array(mine)))
     state = states.columns.append_column("code", pa.array(states.codes)).append_column(AT, pa.array(states.at))
-    results = concat(run.results) if run.results else pa.table({})
+    results = together(run.results) if run.results else pa.table({})
     return Done(results, [], {}, {}, [], run.failed, state, sorted(run.given))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from queues import block
 from queues.messages import Logged
-from sardonyx.core.column_types import as_schema
+from sardonyx.core.column_types import as_schema, together
 from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, Round
@@ -285,10 +285,10 @@ def _newest(tables: list[pa.Table]) -> list[pa.Table]:
     """Tables of changes as tables to apply in turn, in each of which a key stands once."""
     if len(tables) == 1:
         return tables
-    together = block.concat(tables).combine_chunks()
-    keys = key_list(together.column(KEY))
+    changes = together(tables).combine_chunks()
+    keys = key_list(changes.column(KEY))
     last = dict(zip(keys, range(len(keys)), strict=True))
-    return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
+    return [changes if len(last) == len(keys) else changes.take(pa.array(list(last.values()), pa.int64()))]
 
 
 __all__ = ["Restore"]

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from peer.batch_result import Result
-from queues import block, dead_letters
+from queues import dead_letters
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import Link
@@ -105,7 +106,7 @@ class JobResult:
     def table(self, task: str | None = None) -> pa.Table:
         """The same as a table."""
         tables = self._task(task).tables
-        return block.concat(tables) if tables else pa.table({})
+        return together(tables) if tables else pa.table({})
 
     def messages(self, task: str | None = None) -> list[tuple[bytes | None, bytes | None]]:
         """Keys and values of the records that a Kafka output has written; none for another task."""

@@ -6,16 +6,16 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from peer.operators import Stores
+from peer.shard_stores import discard, empty_stores
 from sardonyx import Job, Last, Max, Sum, everything, generator, kafka
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.state.base import GONE, KEY
-from sardonyx.state.memory import MemoryStore
 from sardonyx.testing import ClockedRun
 from spark_tasks.records import to_table
 
@@ -85,9 +85,10 @@ def test_sums_and_sessions_take_wider_types(sardonyx_clocked: Begin) -> None:
     assert [row["sum"] for row in run.rows("w")] == [7.5]
 
 
-def test_a_store_in_wider_types_has_the_same_entries() -> None:
+@pytest.mark.parametrize("kind", ["memory", "rocksdb"])
+def test_a_store_in_wider_types_has_the_same_entries(kind: str, tmp_path: Path) -> None:
     """And none of it changes if a value would."""
-    stores = Stores(lambda _, schema: MemoryStore(schema))
+    stores, folder = empty_stores(OfKind(kind), tmp_path, str)  # type: ignore[arg-type]
     narrow = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
     large = 2**53 + 1
     store = stores.open("s", narrow)
@@ -100,3 +101,15 @@ def test_a_store_in_wider_types_has_the_same_entries() -> None:
     wide = stores.open("s", pa.schema([narrow.field(0), ("v", pa.decimal128(21, 2))]))
     assert [int(value) for value in wide.scan()["v"].to_pylist()] == changes["v"]
     assert stores.get("s") is wide
+    discard(stores, folder)
+    assert not list(tmp_path.iterdir())
+
+
+class OfKind:
+    """As much of an operator as its stores are made of."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        return {}
