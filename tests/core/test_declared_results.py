@@ -22,6 +22,7 @@ from sardonyx.state.keyed_work import KeyedPiece
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
 from spark_tasks.declared import Declared
+from spark_tasks.records import to_table
 from spark_tasks.worker import Plan, Slice, run
 from spark_tasks.worker_pool import from_buffer, to_buffer
 from tests.core.keyed_machine import Machine
@@ -93,6 +94,13 @@ def test_a_task_that_leaves_no_record_out_fails_with_the_same_error() -> None:
         ("v bigint", 5.0, True),
         ("v bigint", True, False),
         ("v int", 2**40, False),
+        ("v int", -(2**31), True),
+        ("v int", 2**31, False),
+        ("v decimal(4,2)", Decimal("99.99"), True),
+        ("v decimal(4,2)", Decimal("100"), False),
+        ("v decimal(4,2)", Decimal("1.100"), True),
+        ("v decimal(4,2)", Decimal("1E+1"), True),
+        ("v decimal(4,2)", Decimal("NaN"), False),
         ("v string", 9, False),
         ("v date", NOON, False),
         ("v timestamp", NOON.astimezone(dt.timezone(dt.timedelta(hours=2))), True),
@@ -111,6 +119,7 @@ def test_which_values_fit(schema: str, value: Any, fits: bool) -> None:
     declared = Declared(schema, "t", "m:f")
     if fits:
         declared.check([{"v": value}])
+        assert to_table([{"v": value}], pa.schema([]), declared.schema)["v"].type == declared.schema.field("v").type
         return
     with pytest.raises(UnfitTypes) as raised:
         declared.check([{"v": value}])
