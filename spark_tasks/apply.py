@@ -7,8 +7,9 @@ their order if the function keeps it.
 Types. A DataFrame function gets a ``timestamp`` with a time zone as Spark's ``timestamp``, and one without as
 ``timestamp_ntz``. It returns Spark's types, so the identity function changes no type that Spark has. We widen types
 that Spark lacks on the way in (unsigned integers, nanoseconds, dictionaries). pandas functions get Arrow-backed
-columns. For records see :mod:`spark_tasks.records`. A column keeps the type that the same task has given it before, or takes
-a wider one (:mod:`sardonyx.core.column_types`). A column that contains only nulls keeps Arrow's ``null`` type until then.
+columns. For records see :mod:`sardonyx.connectors.records`. A column keeps the type that the same task has given it before,
+or takes a wider one (:mod:`sardonyx.core.column_types`). A column that contains only nulls keeps Arrow's ``null`` type until
+then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sardonyx.connectors.base import Split, SplitInput
+from sardonyx.connectors.records import rows_at
 from sardonyx.core.column_types import SettledTypes
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import TaskSpec
@@ -38,7 +40,6 @@ from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, types_of, wrong_result
 from spark_tasks.isolate import DataFault, search
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
-from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
 from spark_tasks.slices import DealtOut, ReadFirst, ReadThere, Slices
 from spark_tasks.units import Units, together

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sardonyx.connectors.records import Record, UnfitColumn, typed_as
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.column_types import UnfitTypes, converted
-from spark_tasks.records import Record, UnfitColumn, typed_as
 
 _CLASSES: dict[pa.DataType, type] = {
     pa.string(): str,

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.connectors.records import to_records
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.state.handles import Cell
@@ -21,7 +22,6 @@ from sardonyx.state.signature import Signature, signature_of
 from sardonyx.state.timers import Timer
 from spark_tasks.declared import declared_of
 from spark_tasks.failures import function_raised, types_of
-from spark_tasks.records import to_records
 from spark_tasks.worker import checked, function, given_params, records_table
 from spark_tasks.worker_pool import from_buffer, to_buffer
 

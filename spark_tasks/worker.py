@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
+from sardonyx.connectors.records import Record, UnfitColumn, rows_at, to_records, to_table
 from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import TimeSpec
@@ -25,7 +26,6 @@ from spark_tasks.declared import Declared, declared_of
 from spark_tasks.failures import Bad, error_class, function_raised, types_of, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
-from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
 from spark_tasks.units import Units
 from spark_tasks.worker_pool import from_buffer, to_buffer
 

@@ -20,6 +20,7 @@ from queues.batch import Batch
 from sardonyx.client.ids import job_gone
 from sardonyx.client.links import facts_of, links_stand
 from sardonyx.client.views import laid_out
+from sardonyx.connectors.records import rows_at, to_records
 from sardonyx.core import node_paths
 from sardonyx.core.column_types import together
 from sardonyx.core.errors import SardonyxError
@@ -34,7 +35,6 @@ from sardonyx.runtime.secret_values import resolved
 from sardonyx.runtime.settings_sections import PeerSettings, SparkSettings
 from sardonyx.state.look import json_form
 from spark_tasks.code import CodeBundle
-from spark_tasks.records import rows_at, to_records
 from spark_tasks.trial import Tried, try_functions
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from peer.batch_result import Result
 from queues import dead_letters
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
+from sardonyx.connectors.records import to_records
 from sardonyx.core.column_types import together
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
@@ -17,7 +18,6 @@ from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, add
 from sardonyx.core.spec import JobSpec
 from sardonyx.testing.memory import Stored
-from spark_tasks.records import to_records
 
 Row = dict[str, Any]
 

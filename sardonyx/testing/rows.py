@@ -14,11 +14,11 @@ import pyarrow as pa
 from queues import block
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import Split
+from sardonyx.connectors.records import UnfitColumn, to_table
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import TaskSpec
-from spark_tasks.records import UnfitColumn, to_table
 
 Rows: TypeAlias = Sequence[Mapping[str, Any] | bytes | None] | pa.Table | pd.DataFrame
 """Dicts, a table or a data frame; of a Kafka input also single records as bytes, None for one without a value."""

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from queues import block
+from sardonyx.connectors.custom import custom_input
+from sardonyx.connectors.records import to_records, to_table
 from sardonyx.core.column_types import EXACT, SettledTypes, UnfitTypes, common, converted, together
 from sardonyx.core.errors import FunctionError
-from spark_tasks.records import to_records, to_table
 
 UTC = dt.UTC
 EAST = dt.timezone(dt.timedelta(hours=2))
@@ -184,6 +185,28 @@ def test_no_value_becomes_another_one(value: pa.Array, kind: pa.DataType) -> Non
 def test_values_that_fit_are_converted(value: pa.Array, kind: pa.DataType) -> None:
     """Also into narrower types, and nulls into all."""
     assert converted(value, kind, "v").type == kind
+
+
+class Moments:
+    """An input as a user writes it: rows with a column that others lack, and with values of several types."""
+
+    def __init__(self, mixed: bool) -> None:
+        self._mixed = mixed
+
+    def splits(self) -> list[dict[str, Any]]:
+        return [{}]
+
+    def read(self, data: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"at": dt.date(2026, 11, 29)}, {"at": NOON} if self._mixed else {"n": 1}]
+
+
+def test_rows_of_a_connector_follow_the_same_rule() -> None:
+    """Dicts of an input lose neither columns that the first row lacks nor the time of day."""
+    found = custom_input("m:Moments", {"mixed": False}, lambda _: Moments).read({})
+    assert found.to_pylist() == [{"at": dt.date(2026, 11, 29), "n": None}, {"at": None, "n": 1}]
+    with pytest.raises(FunctionError, match="column 'at' of the rows of connector m:Moments") as raised:
+        custom_input("m:Moments", {"mixed": True}, lambda _: Moments).read({})
+    assert raised.value.code == "SX-COLUMN-TYPE"
 
 
 def test_the_error_names_the_column_and_how_to_declare_it() -> None:

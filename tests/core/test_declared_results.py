@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sardonyx import Count, Job, State, everything, files, generator
+from sardonyx.connectors.records import to_table
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import JobInvalid
@@ -22,7 +23,6 @@ from sardonyx.state.keyed_work import KeyedPiece
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
 from spark_tasks.declared import Declared
-from spark_tasks.records import to_table
 from spark_tasks.worker import Plan, Slice, run
 from spark_tasks.worker_pool import from_buffer, to_buffer
 from tests.core.keyed_machine import Machine

@@ -14,10 +14,10 @@ import pytest
 
 from peer.shard_stores import discard, empty_stores
 from sardonyx import Job, Last, Max, Sum, event_time, everything, generator, kafka, tumbling
+from sardonyx.connectors.records import to_table
 from sardonyx.core.errors import FunctionError, SardonyxError
 from sardonyx.state.base import GONE, KEY
 from sardonyx.testing import ClockedRun
-from spark_tasks.records import to_table
 
 Begin = Callable[..., ClockedRun]
 VALUES: list[list[Any]] = [
@@ -82,9 +82,7 @@ def test_checkpoints_take_wider_types_too(seed: int, sardonyx_clocked: Begin) ->
     chance = random.Random(seed)
     job = Job("sums", partitions=1, checkpoint_every="1 min")
     rows = job.input("rows", kafka("rows", start="earliest"), time=event_time("at", unit="s", delay="3 min"))
-    window = job.window(
-        "w", tumbling("1 h"), after=rows, group_by="k", aggregate={"last": Last("v"), "top": Max("v")}
-    )
+    window = job.window("w", tumbling("1 h"), after=rows, group_by="k", aggregate={"last": Last("v"), "top": Max("v")})
     job.output("out", kafka("out"), after=window)
     found = []
     given = [

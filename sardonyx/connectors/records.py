@@ -1,4 +1,4 @@
-"""Converts Arrow tables to Python records and back, for functions that take one ``dict`` at a time.
+"""Converts Arrow tables to Python records and back, for functions that take one ``dict`` at a time, and inputs that give them.
 
 Types on the way back. A column that the input had keeps its type if the new values fit without loss. So ``int32`` stays
 ``int32``, and a batch of whole numbers in a ``double`` column stays ``double``. If they do not fit, it takes the narrowest type
