@@ -16,6 +16,7 @@ from sardonyx.state.base import KEY
 from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
+from sardonyx.state.roomy import of_state
 
 INSTANT = pa.timestamp("us", "UTC")
 _NOT_LATE = LATE.empty_table()
@@ -158,20 +159,7 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
     try:
         return converted(one(column), field.type, field.name)
     except UnfitTypes as error:
-        raise _unfit(field.name, error) from error
-
-
-def _unfit(part: str, error: UnfitTypes) -> UnfitTypes:
-    """The error as users see it, who know the aggregate and not its parts."""
-    return UnfitTypes(
-        part.removeprefix(KEY_PART).partition(".")[0],
-        error.had,
-        error.given,
-        error.reason,
-        who="the state of a window and of the rows for it",
-        fix="declare the column that it is made of in `schema=`, of the task with the function or of the input that gives it; or "
-        "convert it before the window. Without `schema=` the types of JSON are guessed batch by batch",
-    )
+        raise of_state(error) from error
 
 
 def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:

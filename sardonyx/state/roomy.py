@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from sardonyx.core.column_types import as_schema, common, known_part
+from sardonyx.core.column_types import UnfitTypes, as_schema, common, known_part
 from sardonyx.state.base import GONE, KEY, Store
+from sardonyx.state.columns import KEY_PART
 
 _PIECE = 50_000
 """Entries that are copied at a time."""
@@ -38,6 +39,19 @@ def shown(rows: pa.Table) -> pa.Schema:
     return pa.schema(list(zip(rows.column_names, kinds_of, strict=True)))
 
 
+def of_state(error: UnfitTypes) -> UnfitTypes:
+    """The error as users see it, who know the aggregate and not its parts."""
+    return UnfitTypes(
+        error.column.removeprefix(KEY_PART).partition(".")[0],
+        error.had,
+        error.given,
+        error.reason,
+        who="the state of a window and of the rows for it",
+        fix="declare the column that it is made of in `schema=`, of the task with the function or of the input that gives it; or "
+        "convert it before the window. Without `schema=` the types of JSON are guessed batch by batch",
+    )
+
+
 def copy(store: Store, to: Store) -> None:
     """Put all entries of a store into another one, which is empty and has wider types.
 
@@ -48,8 +62,12 @@ def copy(store: Store, to: Store) -> None:
     while (entries := store.scan(first, None, _PIECE)).num_rows:
         first = entries[KEY][-1].as_py() + b"\0"
         flags = pa.array(np.zeros(entries.num_rows, np.bool_))
-        changes = as_schema(entries, to.schema).append_column(pa.field(GONE, pa.bool_(), nullable=False), flags)
+        try:
+            wide = as_schema(entries, to.schema)
+        except UnfitTypes as error:
+            raise of_state(error) from error
+        changes = wide.append_column(pa.field(GONE, pa.bool_(), nullable=False), flags)
         to.apply(changes)
 
 
-__all__ = ["copy", "holds", "roomy", "shown"]
+__all__ = ["copy", "holds", "of_state", "roomy", "shown"]

@@ -100,6 +100,15 @@ def test_checkpoints_take_wider_types_too(seed: int, sardonyx_clocked: Begin) ->
     assert found[0] == found[1] == [(3, 7)]
 
 
+def test_an_integer_that_no_float_holds_is_not_rounded(sardonyx_clocked: Begin) -> None:
+    """The state stays as it is, and the error names the aggregate."""
+    run = sardonyx_clocked(newest(everything(), {"top": Max("v")}))
+    run.give("rows", pa.table({"k": ["a"], "v": [2**53 + 1]}))
+    with pytest.raises(SardonyxError, match="column 'top' of the state of a window") as raised:
+        run.give("rows", pa.table({"k": ["a"], "v": [0.5]}))
+    assert raised.value.code == "SX-COLUMN-TYPE"
+
+
 def test_sums_and_sessions_take_wider_types(sardonyx_clocked: Begin) -> None:
     """A sum of integers becomes one of floats."""
     run = sardonyx_clocked(newest(everything(), {"sum": Sum("v")}))
