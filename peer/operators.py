@@ -70,6 +70,11 @@ class Stores:
         """The store, if there is one. A store whose columns follow from the rows is there from its first row on."""
         return self._open.get(name)
 
+    def made(self, name: str, schema: pa.Schema) -> Store:
+        """The store as it is, whatever its types. If it is not there, it is made, with this schema."""
+        known = self._open.get(name)
+        return self.open(name, schema) if known is None else known
+
     def open(self, name: str, schema: pa.Schema) -> Store:
         """The store. If it is not there, it is made, with this schema. If its types are narrower than these, it is made anew,
         with the same entries.

@@ -440,8 +440,7 @@ class Shards:
 
     def _fits(self, stores: Stores) -> bool:
         """Whether stores were made for this version of the task."""
-        schemas = self._operator.schemas().items()
-        return all((stores.get(name) or stores.open(name, schema)).schema.equals(schema) for name, schema in schemas)
+        return all(stores.made(name, schema).schema.equals(schema) for name, schema in self._operator.schemas().items())
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:
         began = time.monotonic()
