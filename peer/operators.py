@@ -27,6 +27,7 @@ from sardonyx.state.groups import numpy, one
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.planned import INSTANT, Piece
 from sardonyx.state.release import window_release
+from sardonyx.state.roomy import copy, roomy, shown
 from sardonyx.state.times import Times
 from sardonyx.state.windows import WindowShard, entry_schema
 
@@ -50,6 +51,10 @@ class Read(NamedTuple):
     """The clock that its own link had stated before them. Of a task with one link it is the one in force."""
 
 
+_MOST_KNOWN = 100
+"""So many schemas of rows are remembered by a task with windows."""
+
+
 class Stores:
     """The stores of one shard, by name, as they are after its last commit.
 
@@ -65,10 +70,25 @@ class Stores:
         """The store, if there is one. A store whose columns follow from the rows is there from its first row on."""
         return self._open.get(name)
 
+    def made(self, name: str, schema: pa.Schema) -> Store:
+        """The store as it is, whatever its types. If it is not there, it is made, with this schema."""
+        known = self._open.get(name)
+        return self.open(name, schema) if known is None else known
+
     def open(self, name: str, schema: pa.Schema) -> Store:
-        """The store. If it is not there, it is made, with this schema."""
-        if name not in self._open:
-            self._open[name] = self._make(name, schema)
+        """The store. If it is not there, it is made, with this schema. If its types are narrower than these, it is made anew,
+        with the same entries.
+
+        Raises:
+            FunctionError: ``SX-COLUMN-TYPE``, a value would change.
+        """
+        known = self._open.get(name)
+        if known is None or (known.schema != schema and roomy(known, schema) == schema):
+            made = self._make(name, schema)
+            if known is not None:
+                copy(known, made)
+                known.close()
+            self._open[name] = made
         return self._open[name]
 
     @property
@@ -202,6 +222,8 @@ class WindowOperator:
         self._links = stage.ingress
         self._most = most
         self._shards: WeakKeyDictionary[Stores, WindowShard] = WeakKeyDictionary()
+        self._known: dict[pa.Schema, pa.Schema] = {}
+        """Of rows, the columns of their entries."""
         self.store = kind_of(self._window.store)
         self.state_limit = self._window.state_limit
 
@@ -244,14 +266,32 @@ class WindowOperator:
         store = asked.stores.get(self._STORE)
         if not asked.reads and (store is None or not store.scan(b"", None, 1).num_rows):
             return None
-        if store is None:
-            store = asked.stores.open(
-                self._STORE, entry_schema(self._window, self._keys, asked.reads[0].piece.rows.schema)
-            )
+        known = store
+        for read in asked.reads:
+            store = self._roomy(asked.stores, store, read.piece.rows)
+        assert store is not None  # noqa: S101 (for the type checker: there is a store, or there are rows)
         shard = self._shards.get(asked.stores)
-        if shard is None:
+        if shard is None or store is not known:
             shard = self._shards[asked.stores] = WindowShard(self._window, self._keys, store, self._times)
         return shard
+
+    def _roomy(self, stores: Stores, store: Store | None, rows: pa.Table) -> Store:
+        """A store with types that hold what comes of these rows, too. Types that do not go together stay as they are: the shard
+        refuses such rows. So do all types of entries in a database, where they are not written anew.
+        """
+        if store is None:
+            return stores.open(self._STORE, self._entries(rows.schema))
+        if not rows.num_rows or self.store == "sql" or self._entries(rows.schema) == store.schema:
+            return store
+        return stores.open(self._STORE, roomy(store, self._entries(shown(rows))))
+
+    def _entries(self, rows: pa.Schema) -> pa.Schema:
+        found = self._known.get(rows)
+        if found is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[rows] = entry_schema(self._window, self._keys, rows)
+        return found
 
     def _kept(self, late: pa.Table, reads: Sequence[Read]) -> list[tuple[Any, pa.Table]]:
         """The late rows of a shard as they were given, with the window that each is too late for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,10 @@ from queues import block
 from queues.batch import Batch
 from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_split
 from sardonyx.core.clocks import NEVER, SourceClock
+from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import InputError
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Stage
+from sardonyx.core.graph import Link, Stage
 from sardonyx.core.link_counts import LinkTally, Positions
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition
@@ -330,7 +331,7 @@ class PreparedTask:
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
                 pieces = self._read_splits(self.source, [_split(message).data for message in messages])
-                read_there = read_splits.joined_splits(pieces) if self.spark else block.concat(pieces)
+                read_there = read_splits.joined_splits(pieces) if self.spark else together(pieces)
                 counts = [piece.num_rows for piece in pieces]
                 rows = without_bad_times(read_there, self.stage.task, self.runtime.wall())
                 if rows.bad:
@@ -342,7 +343,7 @@ class PreparedTask:
             elif link.kind == "internal":
                 blocks = [block.decode([message.value()]) for message in messages]
                 provenance.add(messages, [piece.num_rows for piece in blocks])
-                tables.append(block.concat(blocks))
+                tables.append(_of_links([link], blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
                 since = self.facts[link.name].since
@@ -354,7 +355,21 @@ class PreparedTask:
                 failed += read.unread
         if failed and not self.isolate:
             raise error_of(failed[0])
-        return _Rows(block.concat(tables) if tables else pa.table({}), provenance, failed, clocks, in_force)
+        return _Rows(_of_links(self.stage.ingress, tables), provenance, failed, clocks, in_force)
+
+
+def _of_links(links: Sequence[Link], tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of links in one table.
+
+    Raises:
+        FunctionError: ``SX-COLUMN-TYPE``, a column has types that do not go together: of two functions, or of one that different
+            peers have run.
+    """
+    names = ", ".join(link.name for link in links)
+    try:
+        return together(tables) if tables else pa.table({})
+    except UnfitTypes as error:
+        raise error.of(f"the rows of {names}", {"links": names}) from error
 
 
 def _split(message: Any) -> Split:

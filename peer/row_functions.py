@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from queues.keys import Checksums, Column, checksums, checksums_of
+from sardonyx.connectors.records import to_records
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from sardonyx.runtime.functions import takes_rows
 from spark_tasks.failures import MESSAGE_LIMIT, shown_traceback
-from spark_tasks.records import to_records
 
 Load = Callable[[str], Callable[..., Any]]
 """Resolves ``module:function`` to the function, from the job's own modules or the installed ones."""

@@ -50,14 +50,18 @@ def _maker(store: str, load: Callable[[str], Any], folder: Path | None) -> Calla
     if folder is None:
         return lambda _, schema: MemoryStore(schema)
 
+    def place(name: str) -> Path:
+        return Path(
+            tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
+        )  # a store in wider types is made beside the one before
+
     def own(name: str, schema: pa.Schema) -> Store:
-        (folder / name).mkdir()
-        return CustomStore(store, load, schema, folder / name)
+        return CustomStore(store, load, schema, place(name))
 
     def rocks(name: str, schema: pa.Schema) -> Store:
         from sardonyx.state.rocks import RocksStore  # needs an extra, and only here
 
-        return RocksStore(schema, folder / name)
+        return RocksStore(schema, place(name) / "rocks")
 
     return own if is_own(store) else rocks
 

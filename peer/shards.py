@@ -31,6 +31,7 @@ from queues.batch import Batch
 from queues.messages import Outgoing
 from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import SourceClock
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.fronts import Held, least
 from sardonyx.core.graph import Link, Stage
@@ -283,8 +284,8 @@ class Shards:
             known = None if checkpoints is None else checkpoints.known
             found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, known))
             self._planned[each.number] = shard, answer, held, checkpoints
-        table = block.concat(results) if results else pa.table({})
-        late = block.concat(lates) if lates else None
+        table = together(results) if results else pa.table({})
+        late = together(lates) if lates else None
         self._is_sound = True
         return found._replace(results=table, late=late, late_rows=late_rows, failed=failed)
 
@@ -436,7 +437,7 @@ class Shards:
 
     def _fits(self, stores: Stores) -> bool:
         """Whether stores were made for this version of the task."""
-        return all(stores.open(name, schema).schema.equals(schema) for name, schema in self._operator.schemas().items())
+        return all(stores.made(name, schema).schema.equals(schema) for name, schema in self._operator.schemas().items())
 
     def _restored(self, number: int, mark: Mark | None) -> _Shard:
         began = time.monotonic()

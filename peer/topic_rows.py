@@ -15,6 +15,7 @@ from queues import block, dead_letters
 from queues.batch import Batch
 from sardonyx.connectors import registry
 from sardonyx.core.clocks import NEVER, SourceClock
+from sardonyx.core.column_types import together
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
@@ -132,4 +133,4 @@ def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> T
             bad.append(unread(message, letter.failure))
             continue
         good.append(message)
-    return TopicRows(block.concat(tables) if tables else pa.table({}), good, bad)
+    return TopicRows(together(tables) if tables else pa.table({}), good, bad)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import OutputError, refuse_newer
 
 MAX_BYTES = 900_000
@@ -77,19 +78,13 @@ def decode(values: Sequence[bytes]) -> pa.Table:
     """Decode blocks into one table, with the rows in order.
 
     Blocks may differ in schema, because a per-record function may omit a field. This function matches columns by name,
-    widens types where Arrow can, and fills missing columns with null.
+    widens types by the rule of :mod:`sardonyx.core.column_types`, and fills missing columns with null.
 
     Raises:
         SetupError: ``SX-BLOCK-FORMAT``, a newer release wrote a block.
+        FunctionError: ``SX-COLUMN-TYPE``, a column has types that do not go together.
     """
-    return concat([_read(value) for value in values])
-
-
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate the rows of tables, with columns matched by name; see :func:`decode`."""
-    if len(tables) == 1:
-        return tables[0]
-    return pa.concat_tables(tables, promote_options="permissive")
+    return together([_read(value) for value in values])
 
 
 def record_too_large(size: int, limit: int, record: object) -> OutputError:

@@ -7,8 +7,9 @@ their order if the function keeps it.
 Types. A DataFrame function gets a ``timestamp`` with a time zone as Spark's ``timestamp``, and one without as
 ``timestamp_ntz``. It returns Spark's types, so the identity function changes no type that Spark has. We widen types
 that Spark lacks on the way in (unsigned integers, nanoseconds, dictionaries). pandas functions get Arrow-backed
-columns. For records see :mod:`spark_tasks.records`. A column that contains only nulls keeps Arrow's ``null`` type until
-the same task has given it a type once. From then on it has that type.
+columns. For records see :mod:`sardonyx.connectors.records`. A column keeps the type that the same task has given it before,
+or takes a wider one (:mod:`sardonyx.core.column_types`). A column that contains only nulls keeps Arrow's ``null`` type until
+then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sardonyx.connectors.base import Split, SplitInput
+from sardonyx.connectors.records import rows_at
+from sardonyx.core.column_types import SettledTypes
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
@@ -34,15 +37,25 @@ from sardonyx.runtime.functions import import_function, takes, with_functions
 from spark_tasks.applied import Applied, ReadAndApplied
 from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
-from spark_tasks.failures import Bad, spark_lost, wrong_result
+from spark_tasks.failures import Bad, spark_lost, types_of, wrong_result
 from spark_tasks.isolate import DataFault, search
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
-from spark_tasks.records import rows_at
 from spark_tasks.session import is_alive
-from spark_tasks.settled import SettledTypes
 from spark_tasks.slices import DealtOut, ReadFirst, ReadThere, Slices
 from spark_tasks.units import Units, together
-from spark_tasks.worker import USER_ERRORS, Done, Plan, Slice, bad_of, checked, fault_of, joined, run, run_each
+from spark_tasks.worker import (
+    USER_ERRORS,
+    Done,
+    Plan,
+    Slice,
+    as_declared,
+    bad_of,
+    checked,
+    fault_of,
+    joined,
+    run,
+    run_each,
+)
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 SEARCHES = 4
@@ -138,7 +151,7 @@ class TaskFunction:
         raises for.
 
         Raises:
-            FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-FN-INPUT``: the batch cannot go on.
+            FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-COLUMN-TYPE``, ``SX-FN-INPUT``: the batch cannot go on.
             SetupError: ``SX-SPARK-LOST``, not the function's fault. The caller may try the batch again.
             Abandoned: see :meth:`abandon`.
         """
@@ -199,7 +212,9 @@ class TaskFunction:
         return self._applied(tables, each_row, rows_at(table, indexes))
 
     def _applied(self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None) -> Applied:
-        result = self._types.settle(joined(self._named.task, self._named.fn, tables))
+        task, fn = self._named.task, self._named.fn
+        with types_of(task, fn):
+            result = self._types.settle(joined(task, fn, tables))
         return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
 
     # --- retries, and then isolation ---
@@ -331,8 +346,10 @@ class TaskFunction:
                 if not isinstance(result, DataFrame):
                     break
             else:
-                plan = self._named  # Spark does not run any of them before this point
-                return checked(plan.task, plan.fn, result.toArrow())
+                last, plan = plan, self._named  # Spark does not run any of them before this point
+                return as_declared(last, checked(plan.task, plan.fn, result.toArrow()))
+        except DataFault:
+            raise
         except FunctionError:
             raise
         except USER_ERRORS as error:
@@ -364,7 +381,8 @@ def fused_function(task: TaskSpec, code: CodeBundle | None, *, may_skip: bool) -
     fn = code.load(name) if code is not None else import_function(name)
     _check_params(task, fn, task.params, whole=task.lifecycle is None)
     bundle = None if code is None else code.package
-    return FusedFunction(Plan(task.name, name, bundle, takes(fn), task.params, may_skip, together(task)), fn)
+    plan = Plan(task.name, name, bundle, takes(fn), task.params, may_skip, together(task), task.schema)
+    return FusedFunction(plan, fn)
 
 
 def _named(plans: Sequence[Plan]) -> Plan:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 import reprlib
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import Failure, FunctionError, SetupError
 from sardonyx.core.text import shorten
 from sardonyx.core.tracebacks import is_machinery, user_traceback
@@ -118,6 +121,16 @@ def wrong_result(task: str, fn: str, cause: str, fix: str) -> FunctionError:
         fix=fix,
         where={"task": task, "function": fn},
     )
+
+
+@contextmanager
+def types_of(task: str, fn: str) -> Iterator[None]:
+    """Let an ``SX-COLUMN-TYPE`` error name the function that has returned the rows."""
+    try:
+        yield
+    except UnfitTypes as error:
+        name = fn.partition(":")[2]
+        raise error.of(f"what function {name} of task {task} returned", {"task": task, "function": fn}) from error
 
 
 def spark_lost(error: BaseException, alive: bool) -> SetupError | None:

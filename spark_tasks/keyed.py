@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.column_types import SettledTypes
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
 from sardonyx.runtime.functions import import_function
@@ -23,10 +24,10 @@ from sardonyx.state.keyed_work import Done, Work, joined, split
 from sardonyx.state.signature import signature_of
 from spark_tasks.apply import Abandoned
 from spark_tasks.code import CodeBundle
+from spark_tasks.failures import types_of
 from spark_tasks.keyed_worker import Got, KeyedPlan, Sent, received, run_keyed, send
 from spark_tasks.planned import PlannedFunctions
 from spark_tasks.read_splits import SMALLEST_SLICE
-from spark_tasks.settled import SettledTypes
 from spark_tasks.worker_pool import on_workers
 
 
@@ -71,6 +72,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
             None if code is None else code.package,
             spec,
             declared,
+            task.schema,
             task.params,
             task.on_error.then == "fail",
             first_fails=True,
@@ -113,9 +115,10 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
 
     def _whole(self, number: int, parts: Sequence[_Part], dones: Mapping[int, Done]) -> Done:
         own = [place for place, part in enumerate(parts) if part.number == number]
-        done = joined([(parts[place].work, parts[place].rows) for place in own], [dones[place] for place in own])
-        assert isinstance(done.results, pa.Table)  # noqa: S101 (for the type checker: a worker made it)
-        return done._replace(results=self._types.settle(done.results))
+        with types_of(self._task.name, str(self._task.fn)):
+            done = joined([(parts[place].work, parts[place].rows) for place in own], [dones[place] for place in own])
+            assert isinstance(done.results, pa.Table)  # noqa: S101 (for the type checker: a worker made it)
+            return done._replace(results=self._types.settle(done.results))
 
     def _parts(self, works: Sequence[Work]) -> list[_Part]:
         total = sum(_size(work) for work in works)

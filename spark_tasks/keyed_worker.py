@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.connectors.records import to_records
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.state.handles import Cell
@@ -19,9 +20,9 @@ from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import Signature, signature_of
 from sardonyx.state.timers import Timer
-from spark_tasks.failures import function_raised, wrong_result
-from spark_tasks.records import UnfitColumn, to_records, to_table
-from spark_tasks.worker import checked, function, given_params
+from spark_tasks.declared import declared_of
+from spark_tasks.failures import function_raised, types_of
+from spark_tasks.worker import checked, function, given_params, records_table
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
 
@@ -36,6 +37,8 @@ class KeyedPlan(msgspec.Struct, frozen=True):
     spec: KeyedSpec
     declared: pa.Schema | None
     """Of a function of tables: the columns of its state."""
+    schema: str | None
+    """Columns that the functions' results have in any case, and their types."""
     params: dict[str, Any]
     may_skip: bool
     """Whether another ``on_error`` would leave out records that the functions raise for."""
@@ -83,7 +86,7 @@ def run_keyed(plan: KeyedPlan, given: Sequence[Sent]) -> list[Got]:
     """Run the functions of a task.
 
     Raises:
-        FunctionError: ``SX-FN-RESULT``, ``SX-KEYED-RESULT``, ``SX-FN-IMPORT``.
+        FunctionError: ``SX-FN-RESULT``, ``SX-COLUMN-TYPE``, ``SX-KEYED-RESULT``, ``SX-FN-IMPORT``.
     """
     call = _function(plan)
     return [_run(plan, call, sent) for sent in given]
@@ -91,11 +94,12 @@ def run_keyed(plan: KeyedPlan, given: Sequence[Sent]) -> list[Got]:
 
 def _run(plan: KeyedPlan, call: KeyedFunction, sent: Sent) -> Got:
     work = sent.work._replace(rows=from_buffer(sent.rows), entries=from_buffer(sent.entries))
-    done = call.run(work)
+    with types_of(plan.task, plan.fn):
+        done = call.run(work)
     if isinstance(done.results, pa.Table):
         results = checked(plan.task, plan.fn, done.results)
     else:
-        results = _table(plan, done.results, work.rows.schema)
+        results = records_table(plan.task, plan.fn, plan.schema, done.results, work.rows.schema)
     cells = done.writes.values()
     writes = (list(done.writes), [cell and cell.value for cell in cells], [cell and cell.at for cell in cells])
     return Got(
@@ -105,15 +109,6 @@ def _run(plan: KeyedPlan, call: KeyedFunction, sent: Sent) -> Got:
         np.array(done.origins, np.int64),
         None if done.state is None else to_buffer(done.state),
     )
-
-
-def _table(plan: KeyedPlan, results: list[dict[str, Any]], like: pa.Schema) -> pa.Table:
-    try:
-        return to_table(results, like)
-    except UnfitColumn as error:
-        raise wrong_result(
-            plan.task, plan.fn, str(error), "give each field the same type in every record, and None where it has none"
-        ) from error
 
 
 _signatures: dict[tuple[str | None, str, str | None, str, str], Signature] = {}
@@ -141,5 +136,6 @@ def _function(plan: KeyedPlan) -> KeyedFunction:
         given_params(plan.bundle, plan.params),
         to_records=to_records,
         describe=describe,
+        declared=declared_of(plan.schema, plan.task, plan.fn),
         first_fails=plan.first_fails,
     )

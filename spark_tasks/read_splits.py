@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Split, SplitInput
+from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import InputError
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
@@ -41,12 +42,12 @@ def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
         InputError: ``SX-INPUT-SCHEMA``, two of them have different types in one column.
     """
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
+        return together(tables)
+    except UnfitTypes as error:
         raise InputError(
             "SX-INPUT-SCHEMA",
             "two splits of the input do not have the same columns",
-            cause=str(error),
+            cause=error.message,
             fix="declare a schema that fits the whole input",
         ) from error
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
+from sardonyx.connectors.records import rows_at
 from sardonyx.core.timing import TimeSpec
 from spark_tasks.read_splits import Part
-from spark_tasks.records import rows_at
 from spark_tasks.worker import Done, ReadAndDone, Share, Slice, read_and_run, run
 from spark_tasks.worker_pool import from_buffer, to_buffer
 

@@ -11,11 +11,11 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.connectors.records import rows_at
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.timing import WINDOW_NUMBER
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Groups, Numbers, grouped
-from spark_tasks.records import rows_at
 
 
 def together(task: TaskSpec) -> list[str] | None:

@@ -15,15 +15,17 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
+from sardonyx.connectors.records import Record, UnfitColumn, rows_at, to_records, to_table
+from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import TimeSpec
 from sardonyx.runtime.functions import Takes, import_function, with_functions
 from sardonyx.state.times import judged
 from spark_tasks.code import in_worker
-from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
+from spark_tasks.declared import Declared, declared_of
+from spark_tasks.failures import Bad, error_class, function_raised, types_of, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
-from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
 from spark_tasks.units import Units
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -44,6 +46,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether another ``on_error`` would leave out records that the function raises for; False if this one does."""
     together: list[str] | None = None
     """See :func:`spark_tasks.units.together`."""
+    schema: str | None = None
+    """Columns that the function's results have in any case, and their types."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -217,20 +221,13 @@ def joined(task: str, fn: str, tables: list[pa.Table]) -> pa.Table:
     """Results of one function as one table; those without columns (no row came out) are left out.
 
     Raises:
-        FunctionError: ``SX-FN-RESULT``, their columns have different types.
+        FunctionError: ``SX-COLUMN-TYPE``, a column has types that do not go together.
     """
     tables = [table for table in tables if table.num_columns]
     if not tables:
         return pa.table({})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise wrong_result(
-            task,
-            fn,
-            f"parts of one batch have different types in one column: {error}",
-            "make the function give each column one type, whatever the rows are",
-        ) from error
+    with types_of(task, fn):
+        return together(tables)
 
 
 def _arrow(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
@@ -239,7 +236,7 @@ def _arrow(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
         raise wrong_result(
             plan.task, plan.fn, f"it takes a pyarrow.Table and gave {_named(result)}", "return a pyarrow.Table"
         )
-    return checked(plan.task, plan.fn, result)
+    return as_declared(plan, checked(plan.task, plan.fn, result))
 
 
 def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
@@ -257,7 +254,21 @@ def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
         raise wrong_result(
             plan.task, plan.fn, f"a column holds values of different types: {error}", "give each column one type"
         ) from error
-    return checked(plan.task, plan.fn, back)
+    return as_declared(plan, checked(plan.task, plan.fn, back))
+
+
+def as_declared(plan: Plan, result: pa.Table) -> pa.Table:
+    """A result in the declared types. One that does not fit is what the function could as well have raised for.
+
+    Raises:
+        DataFault: a value is of another type.
+    """
+    declared = declared_of(plan.schema, plan.task, plan.fn)
+    try:
+        return result if declared is None else declared.table(result)
+    except UnfitTypes as error:
+        problem = error
+        raise DataFault(problem, lambda: problem) from error
 
 
 def _guarded(plan: Plan, call: Callable[..., Any], given: object, table: pa.Table) -> object:
@@ -297,13 +308,10 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
     results: list[Record] = []
     bad: list[Bad] = []
     places: list[int] = []
+    declared = declared_of(plan.schema, plan.task, plan.fn)
     for index, record in enumerate(to_records(table)):
         try:
-            result = call(record)
-            if type(result) is dict:
-                results.append(result)
-            elif result is not None:
-                results += list(_several(plan, result))  # all of them or none: it may raise half-way
+            results += _given(plan, call(record), declared)  # all of them or none: it may raise half-way
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
             bad.append(Bad(index, error_class(problem), raised + 1, problem.to_failure()))
@@ -316,11 +324,10 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
 def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
     """A function of records on a whole table, for fused functions. The first record that it raises for fails the table."""
     results: list[Record] = []
+    declared = declared_of(plan.schema, plan.task, plan.fn)
     for index, record in enumerate(to_records(table)):
         try:
-            result = call(record)
-            if result is not None:
-                results += _several(plan, result)
+            results += _given(plan, call(record), declared)
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
             raise DataFault(problem, lambda problem=problem: problem) from error  # type: ignore[misc]
@@ -328,15 +335,35 @@ def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
 
 
 def _table(plan: Plan, results: list[Record], given: pa.Table) -> pa.Table:
+    return records_table(plan.task, plan.fn, plan.schema, results, given.schema)
+
+
+def records_table(task: str, fn: str, schema: str | None, results: list[Record], like: pa.Schema) -> pa.Table:
+    """The records that a function gave as a table. ``schema``: as in a :class:`Plan`.
+
+    Raises:
+        FunctionError: ``SX-FN-RESULT``, ``SX-COLUMN-TYPE``.
+    """
     try:
-        return to_table(results, given.schema)
+        with types_of(task, fn):
+            declared = declared_of(schema, task, fn)
+            return to_table(results, like, None if declared is None else declared.schema)
     except UnfitColumn as error:
-        raise wrong_result(
-            plan.task, plan.fn, str(error), "give each field the same type in every record, and None where it has none"
-        ) from error
+        fix = "give each field a value that Arrow knows, and None where it has none"
+        raise wrong_result(task, fn, str(error), fix) from error
 
 
 _TABLES: dict[Takes, Callable[..., pa.Table]] = {"arrow": _arrow, "pandas": _pandas, "record": _in_turn}
+
+
+def _given(plan: Plan, result: object, declared: Declared | None) -> list[Record]:
+    """The records that a function gave for one, which fit what is declared."""
+    if result is None:
+        return []
+    records = [result] if type(result) is dict else list(_several(plan, result))
+    if declared is not None:
+        declared.check(records)
+    return records
 
 
 def _several(plan: Plan, result: object) -> Iterator[Record]:

@@ -179,7 +179,12 @@ class _Guarded(Generic[Item, Result]):
             seconds = time.perf_counter() - began
             return _Outcome(shared_memory.pack(result, None if again else sent.output), seconds)
         except Exception as error:  # noqa: BLE001 (it is raised again on the other side)
-            return _Outcome(kind=type(error).__name__, failure=failure_of(error))
+            return _Outcome(kind=_kind(error), failure=failure_of(error))
+
+
+def _kind(error: BaseException) -> str:
+    """The nearest of our general classes of errors: subclasses, which have arguments of their own, are not made again."""
+    return next((each.__name__ for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each), "")
 
 
 def _rebuilt(kind: str, failure: Failure) -> SardonyxError:

@@ -34,6 +34,7 @@ from sardonyx.state.look import KeyState, Live, keyed_states
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
 from sardonyx.state.restore import Restore
+from sardonyx.state.undo import as_entries
 
 if TYPE_CHECKING:
     from peer.state_keeper import StateTopic
@@ -290,7 +291,7 @@ def _stores(
         end = further
     restore.finish()
     for name, undo in (restore.undo.get(at.time, {}) if at is not None else {}).items():
-        stores.all[name].apply(undo)
+        stores.all[name].apply(as_entries(undo, stores.all[name]))
     return stores
 
 

@@ -20,7 +20,9 @@ from queues.batch import Batch
 from sardonyx.client.ids import job_gone
 from sardonyx.client.links import facts_of, links_stand
 from sardonyx.client.views import laid_out
+from sardonyx.connectors.records import rows_at, to_records
 from sardonyx.core import node_paths
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, Stage
@@ -33,7 +35,6 @@ from sardonyx.runtime.secret_values import resolved
 from sardonyx.runtime.settings_sections import PeerSettings, SparkSettings
 from sardonyx.state.look import json_form
 from spark_tasks.code import CodeBundle
-from spark_tasks.records import rows_at, to_records
 from spark_tasks.trial import Tried, try_functions
 
 if TYPE_CHECKING:
@@ -178,12 +179,12 @@ def _rows(client: Client, stage: Stage, facts: Mapping[str, LinkFacts], rows: in
             tables.append(table.slice(max(0, table.num_rows - share)))
             unread += bad
     # pyarrow takes a slice of a table without columns for one of as many rows as were asked for.
-    return (block.concat(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
+    return (together(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
 
 
 def _decoded(link: Link, place: Partition, messages: Sequence[Any], registry_url: str | None) -> tuple[pa.Table, int]:
     if link.kind == "internal":
-        return block.concat([block.decode([message.value()]) for message in messages]), 0
+        return together([block.decode([message.value()]) for message in messages]), 0
     batch = Batch(
         {link.name: list(messages)},
         positions={place: Position(messages[-1].offset() + 1)},

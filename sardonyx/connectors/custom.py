@@ -14,12 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, Split, SplitInput
+from sardonyx.connectors.records import to_table
+from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.tracebacks import user_errors
 
 Load = Callable[[str], Callable[..., Any]]
 """Finds the object that ``module:name`` names."""
 
+_NOTHING = pa.schema([])
 _INPUT = ("splits", "read")
 _OUTPUT = ("stage", "publish", "seal")
 
@@ -86,7 +89,12 @@ class CustomInput:
         """Return the user's rows as a table. The user may return a list of dicts instead."""
         with _explained(self._reference, "read was called"):
             found: Any = self._inner.read(data)
-            return found if isinstance(found, pa.Table) else pa.Table.from_pylist(list(found))
+            if isinstance(found, pa.Table):
+                return found
+            try:
+                return to_table(list(found), _NOTHING)
+            except UnfitTypes as error:
+                raise error.of(f"the rows of connector {self._reference}", {"connector": self._reference}) from error
 
 
 class CustomOutput:

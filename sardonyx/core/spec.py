@@ -113,6 +113,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     batch_size: int = DEFAULT_BATCH_SIZE
     batch_timeout: str = DEFAULT_BATCH_TIMEOUT
     on_error: OnError = OnError()
+    schema: str | None = None
+    """Columns of the results of ``fn`` and their types, as Spark writes a schema. Others have the types of their values."""
     group_by: list[str] | str | None = None
     """Rows with equal keys go to one peer at a time, in order: the columns of the key, or ``module:function`` that
     makes it. Stands on the task that reads them."""

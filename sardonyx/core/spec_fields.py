@@ -59,6 +59,7 @@ TASK_FIELDS: Mapping[str, DifferenceKind] = {
     "fn": "function",
     "params": "function",
     "lifecycle": "function",
+    "schema": "function",
     "consumption": "settings",
     "min_peers": "settings",
     "max_peers": "settings",

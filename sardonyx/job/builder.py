@@ -150,6 +150,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        schema: str | None = None,
         group_by: str | Sequence[str] | Function | None = None,
         lifecycle: Lifecycle | None = None,
         fuse: bool = False,
@@ -172,6 +173,8 @@ class Job(Relations, Graphs, Rounds, Cycles):
                 that comes alone waits for no other.
             on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"skip"`` or ``"dead_letter"``, or an
                 ``OnError(retries=..., backoff=..., then=...)``.
+            schema: columns of its results and their types, such as ``"id bigint, amount decimal(10,2)"``. Others have the types
+                of their values. A record whose results do not fit goes by ``on_error``.
             group_by: the column or columns, or the function, by which rows belong together: all with equal keys go to
                 one peer at a time, in order.
             lifecycle: a class with ``start``, ``before_batch``, ``after_batch`` and ``stop``, or some of them; each peer
@@ -209,6 +212,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        schema: str | None = None,
         lifecycle: Lifecycle | None = None,
         doc: str = "",
     ) -> Task:
@@ -259,6 +263,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         batch_size: int = DEFAULT_BATCH_SIZE,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
+        schema: str | None = None,
         lifecycle: Lifecycle | None = None,
         doc: str = "",
     ) -> Task:

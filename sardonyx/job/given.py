@@ -21,7 +21,7 @@ def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found["params"] = arguments["params"]
     on_error = arguments["on_error"]
     found["on_error"] = msgspec.to_builtins(on_error) if isinstance(on_error, OnError) else on_error
-    for key in ("group_by", "lifecycle"):
+    for key in ("group_by", "lifecycle", "schema"):
         if arguments.get(key) is not None:
             found[key] = arguments[key]
     if arguments.get("fuse"):

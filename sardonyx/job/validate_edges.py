@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core import units
-from sardonyx.core.errors import FunctionError, SardonyxError
+from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.spec import (
     JobSpec,
@@ -212,6 +213,7 @@ def _keeps_no_positions(task: TaskSpec) -> bool:
 def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     """Keys, errors by record and the lifecycle of one task, as far as names alone tell."""
     yield from _group_by(task)
+    yield from _schema(task)
     if task.on_error.retries < 0:
         message = f"on_error: retries cannot be {task.on_error.retries}"
         yield problem("SX-JOB-ON-ERROR", task.name, message, fix="give 0 (no retry) or more")
@@ -231,6 +233,19 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     wrong = fns.check_reference(task.connector) if task.connector and is_custom(task.connector) else None
     if wrong is not None:
         yield located(task.name, wrong)
+
+
+def _schema(task: TaskSpec) -> Iterator[SardonyxError]:
+    if task.schema is None:
+        return
+    if task.fn is None:
+        fix = "remove it; the schema of an input stands in its connector"
+        yield problem("SX-JOB-SCHEMA", task.name, "it has a schema, but no function", fix=fix)
+    try:
+        arrow_schema(task.schema)
+    except JobInvalid as error:
+        for wrong in error.problems:
+            yield problem(wrong.code, task.name, f"schema: {wrong.message}", cause=wrong.cause, fix=wrong.fix)
 
 
 def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:

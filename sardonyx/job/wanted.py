@@ -22,6 +22,7 @@ WANTED: Mapping[str, str] = {
     "size": 'a duration, such as "1 min" (over an ordinal time, and for counted, a number of rows)',
     "state_limit": "a number of entries",
     "store": 'memory, rocksdb, a database: {sql: "postgresql://host/name"}, or your own class: module:Class',
+    "schema": 'columns with their types, such as "total double, n bigint"',
     "state": 'columns with their types, such as "total double, n bigint"',
     "on_timer": "a function, as module:function",
     "ttl": 'a duration, such as "30 days", or a mapping from the names of states to durations',

@@ -220,7 +220,7 @@ def _sink(pipeline: Pipeline, name: str | None) -> TaskSpec:
 
 
 def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
-    from spark_tasks.records import to_records
+    from sardonyx.connectors.records import to_records
 
     if output.connector == "kafka":
         from queues import topics

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sardonyx.connectors.records import to_records, to_table
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from sardonyx.state.handles import State
 from sardonyx.state.timers import Timer, Timers
-from spark_tasks.records import to_records, to_table
 
 Row = dict[str, Any]
 Reduce = Callable[[Row, Row], Row]

@@ -21,6 +21,7 @@ from sardonyx.state.base import Store
 from sardonyx.state.log import SPARE, LogState
 from sardonyx.state.messages import Mark, about
 from sardonyx.state.restore import Restore
+from sardonyx.state.undo import as_entries
 
 
 class EarlierLog(Protocol):
@@ -120,7 +121,7 @@ def fill_at(
     if problem is not None:
         raise problem
     for store, undo in ({} if at is None else restore.undo.get(at, {})).items():
-        stores.all[store].apply(undo)
+        stores.all[store].apply(as_entries(undo, stores.all[store]))
 
 
 def _up_to(mark: Mark, messages: Iterable[Logged], where: dict[str, object]) -> Iterator[Logged]:

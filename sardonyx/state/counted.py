@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sardonyx.core.clocks import END
+from sardonyx.core.column_types import together
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ROWS, SLICE
@@ -18,7 +19,7 @@ from sardonyx.state.entry_keys import OPEN_END, canonical_of, indexed, starts_of
 from sardonyx.state.groups import Groups, Numbers, numpy, one
 from sardonyx.state.kinds import Hopping
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows, together
+from sardonyx.state.planned import Piece, Planned, late_rows
 
 
 class CountedWindows(Engine):

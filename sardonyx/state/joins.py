@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.column_types import together
 from sardonyx.core.joining import JOIN_TIME, RelationSpec
 from sardonyx.core.timing import length
 from sardonyx.state.base import KEY, Store
@@ -18,7 +19,7 @@ from sardonyx.state.groups import Column, Groups, Mask, Numbers, one
 from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.packed import Opened, add, entries_of, forget, opened
-from sardonyx.state.planned import INSTANT, Planned, late_rows, together
+from sardonyx.state.planned import INSTANT, Planned, late_rows
 from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece, Taken, Times, keyed, renumbered, taken, without_key
 from sardonyx.state.spans import Buckets, ByKeyAndTime, Keyed
@@ -115,7 +116,7 @@ class JoinShard:
             limit: about the most left rows in the state that give a result without a partner. None: no limit.
 
         Raises:
-            FunctionError: ``SX-JOIN-COLUMN``, ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-WINDOW-SHAPE``.
+            FunctionError: ``SX-JOIN-COLUMN``, ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-COLUMN-TYPE``.
             InputError: ``SX-STATE-TYPE``.
         """
         state, late = Overlay(self._store), list[pa.Table]()

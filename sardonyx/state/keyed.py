@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queues.block import concat
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.combine import keys_of
@@ -110,7 +110,7 @@ class KeyedShard:
             FunctionError: ``SX-KEY-TYPE``, ``SX-KEY-COLUMN``.
         """
         pieces = [piece for piece in pieces if piece.rows.num_rows]
-        rows = concat([piece.rows for piece in pieces]) if pieces else pa.table({})
+        rows = together([piece.rows for piece in pieces]) if pieces else pa.table({})
         counts = [piece.rows.num_rows for piece in pieces]
         in_force = np.repeat(np.array([piece.in_force for piece in pieces], np.int64), counts)
         timed = [piece.times for piece in pieces if piece.times is not None]

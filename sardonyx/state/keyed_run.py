@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -32,6 +32,18 @@ Describe = Callable[[BaseException, Any], Failure]
 _RAISED = (Exception, SystemExit)
 
 
+class DeclaredResults(Protocol):
+    """The columns that a task declares of its results."""
+
+    def check(self, records: Iterable[dict[str, Any]]) -> None:
+        """Raise if records do not fit."""
+        ...
+
+    def table(self, table: pa.Table) -> pa.Table:
+        """Rows in the declared types. Raises if they do not fit."""
+        ...
+
+
 class KeyedFunction:
     """The functions of a task with keyed state.
 
@@ -42,6 +54,7 @@ class KeyedFunction:
         params: further arguments, for each function those that it has parameters for.
         to_records: makes dicts of rows.
         describe: makes a failure of an exception.
+        declared: what the task declares of results; None: nothing.
         first_fails: stop at the first row or timer that raises: it is the last of ``failed``.
     """
 
@@ -54,6 +67,7 @@ class KeyedFunction:
         *,
         to_records: Callable[[pa.Table], list[dict[str, Any]]] = pa.Table.to_pylist,
         describe: Describe | None = None,
+        declared: DeclaredResults | None = None,
         first_fails: bool = False,
     ) -> None:
         self.signature = signature
@@ -61,6 +75,7 @@ class KeyedFunction:
         self.params = dict(params or {})
         self.to_records = to_records
         self.describe = describe or described
+        self.declared = declared
         self.first_fails = first_fails
 
     def run(self, work: Work) -> Done:
@@ -70,8 +85,21 @@ class KeyedFunction:
             FunctionError: of a function of tables, what it gives back does not fit.
         """
         if self.signature.tables:
-            return run_tables(self.signature, self.fn, self.params, work, self.describe, first_fails=self.first_fails)
+            fn = self.fn if self.declared is None else _in_types(self.fn, self.declared)
+            return run_tables(self.signature, fn, self.params, work, self.describe, first_fails=self.first_fails)
         return _Run(self, work).run()
+
+
+def _in_types(fn: Callable[..., Any], declared: DeclaredResults) -> Callable[..., Any]:
+    """A function of tables whose results have the declared types. One that gives others raises."""
+
+    def call(*given: Any, **params: Any) -> Any:
+        found = fn(*given, **params)
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], pa.Table):
+            return declared.table(found[0]), found[1]
+        return found
+
+    return call
 
 
 class _OfKey:
@@ -237,7 +265,7 @@ class _Run:
         for handle in key.expiring:
             handle.begin(now)
         try:
-            results = _results(fn(given, **arguments))
+            results = self._results(fn(given, **arguments))
             writes = [handle.writes() for handle in key.handles]
         except _RAISED as error:
             for handle in key.handles:
@@ -268,6 +296,12 @@ class _Run:
             assert isinstance(self.done.results, list)  # noqa: S101 (for the type checker)
             self.done.results.extend(results)
             self.done.origins.extend([origin] * len(results))
+
+    def _results(self, given: object) -> list[dict[str, Any]]:
+        found = _results(given)
+        if self.function.declared is not None:
+            self.function.declared.check(found)
+        return found
 
     def _key(self, code: int) -> _OfKey:
         found = self.keys.get(code)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from queues.block import concat
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.column_types import UnfitTypes, converted, together
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.text import listed, shorten
 from sardonyx.state.base import KEY
@@ -56,7 +56,7 @@ def run_tables(
     mine = np.isin(states.codes, sorted(run.given))
     states = _States(states.codes[mine], states.at[mine], states.columns.filter(pa.array(mine)))
     state = states.columns.append_column("code", pa.array(states.codes)).append_column(AT, pa.array(states.at))
-    results = concat(run.results) if run.results else pa.table({})
+    results = together(run.results) if run.results else pa.table({})
     return Done(results, [], {}, {}, [], run.failed, state, sorted(run.given))
 
 
@@ -161,12 +161,10 @@ class _Run:
         if missing:
             raise _wrong(f"its state has no column {missing[0]!r}", f"give it the columns {listed(state.column_names)}")
         try:
-            fitted = pa.table(
-                [*(new[name] for name in self._keys), *(new[field.name].cast(field.type) for field in self._declared)],
-                names=state.column_names,
-            )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise _wrong(str(error), "give the state columns of the types that state= declares") from error
+            declared = [converted(new[field.name], field.type, field.name) for field in self._declared]
+        except UnfitTypes as error:
+            raise _wrong(error.message, "give the state columns of the types that state= declares") from error
+        fitted = pa.table([*(new[name] for name in self._keys), *declared], names=state.column_names)
         return results, fitted
 
     def _replace(self, distinct: Numbers, rows: Numbers, codes: Numbers, new: pa.Table) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import Failure
 from sardonyx.state.base import KEY
 from sardonyx.state.groups import Numbers
@@ -153,7 +154,7 @@ def joined(parts: Sequence[tuple[Work, Numbers]], dones: Sequence[Done]) -> Done
         timers |= done.timers
     failed.sort(key=lambda each: (each.row is None, each.row or 0))
     return Done(
-        pa.concat_tables(tables, promote_options="permissive") if tables else results,
+        together(tables) if tables else results,
         origins,
         writes,
         timers,

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.column_types import together
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.timing import length
 from sardonyx.state.base import KEY, Store
@@ -18,7 +19,7 @@ from sardonyx.state.groups import Groups, Mask, Numbers, one
 from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.packed import entries_of, opened, prefixed, unprefixed
-from sardonyx.state.planned import Planned, late_rows, together
+from sardonyx.state.planned import Planned, late_rows
 from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, SidedPiece, Taken, Times, keyed, taken
 
@@ -79,7 +80,7 @@ class LatestShard:
             limit: about the most rows that come at the end. None: no limit.
 
         Raises:
-            FunctionError: ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-WINDOW-SHAPE``.
+            FunctionError: ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-COLUMN-TYPE``.
             InputError: ``SX-STATE-TYPE``.
         """
         state, late, clock = Overlay(self._store), list[pa.Table](), min(clocks)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.column_types import together
 from sardonyx.core.joining import RelationSpec
 from sardonyx.core.timing import length
 from sardonyx.state.base import KEY, Store
@@ -16,7 +17,7 @@ from sardonyx.state.groups import Mask, Numbers, one
 from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.packed import Opened, add, keep, opened, prefixed
-from sardonyx.state.planned import Planned, late_rows, together
+from sardonyx.state.planned import Planned, late_rows
 from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece, Taken, Times, keyed, taken, without_key
 from sardonyx.state.spans import ByKeyAndTime, Keyed
@@ -85,7 +86,7 @@ class LookupShard:
             limit: about the most rows that have waited and give a result. None: no limit.
 
         Raises:
-            FunctionError: ``SX-JOIN-COLUMN``, ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-WINDOW-SHAPE``.
+            FunctionError: ``SX-JOIN-COLUMN``, ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-COLUMN-TYPE``.
             InputError: ``SX-STATE-TYPE``.
         """
         state, late = Overlay(self._store), list[pa.Table]()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as kinds
 
+from sardonyx.core.column_types import UnfitTypes, converted
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
 from sardonyx.state.aggregates import Aggregates
@@ -17,6 +16,7 @@ from sardonyx.state.base import KEY
 from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
 from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
+from sardonyx.state.roomy import of_state
 
 INSTANT = pa.timestamp("us", "UTC")
 _NOT_LATE = LATE.empty_table()
@@ -78,7 +78,7 @@ class Layout:
         """Entries with these columns; null in those that are missing.
 
         Raises:
-            FunctionError: ``SX-WINDOW-SHAPE``, the values do not fit the types that the state has.
+            FunctionError: ``SX-COLUMN-TYPE``, the values do not fit the types that the state has.
         """
         count = len(columns[KEY])
         return pa.table(
@@ -132,40 +132,6 @@ def panes(window: WindowSpec) -> bool:
     return window.emit != "final" or length(window.allowed_lateness) > 0
 
 
-def together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of rows in one. Of numbers of different types the wider one is taken. A column with a dictionary (in pandas: a
-    category) in one table is a column of its values if it has none in another.
-
-    Raises:
-        FunctionError: ``SX-WINDOW-SHAPE``, they have columns of types that do not go together.
-    """
-    if len(tables) > 1 and any(kinds.is_dictionary(kind) for table in tables for kind in table.schema.types):
-        tables = [undictionaried(table) for table in tables]
-    try:
-        found = pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise _different_types(str(error).splitlines()[0]) from error
-    for table in tables:
-        for name, kind in zip(table.column_names, table.schema.types, strict=True):
-            now = found.schema.field(name).type
-            if (
-                kinds.is_decimal(kind)
-                and now != kind
-                and not _same_values(one(table[name]), one(table[name].cast(now)))
-            ):
-                raise _different_types(f"{name!r} is {kind} and {now}, which cannot hold all its digits")
-    return found
-
-
-def _different_types(cause: str) -> FunctionError:
-    return FunctionError(
-        "SX-WINDOW-SHAPE",
-        "rows for the same window have a column with different types",
-        cause=cause,
-        fix="let the column have one type in all rows: declare it in `schema=`, or convert it before the window",
-    )
-
-
 def undictionaried(rows: pa.Table) -> pa.Table:
     """Rows without dictionaries, each column in one piece."""
     return pa.table([one(column) for column in rows.columns], names=rows.column_names)
@@ -187,78 +153,15 @@ def once(window: WindowSpec) -> None:
 
 
 def fit(column: Column, field: pa.Field) -> pa.Array:
-    """A column with the type that the state has."""
-    array = one(column)
-    if array.type == field.type:
-        return array
-    if not _alike(array.type, field.type):
-        raise _another_type(array, field, "no value of the one type is one of the other")
-    try:
-        found = array.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _another_type(array, field, str(error).splitlines()[0]) from error
-    if not _same_values(array, found):
-        raise _another_type(array, field, "some of these values would be rounded")
-    return found
+    """A column with the type that the state has.
 
-
-def _same_values(given: pa.Array, cast: pa.Array) -> bool:
-    """Whether no value was rounded when it was cast."""
-    if _has_values(given.type):
-        return _same_values(given.flatten(), cast.flatten())
-    if kinds.is_struct(given.type):
-        return all(_same_values(*(array.field(field.name) for array in (given, cast))) for field in given.type)
-    if kinds.is_float16(given.type) or not any(of(given.type) for of in _ROUNDED):
-        return True
-    try:
-        back = cast.cast(given.type)
-    except pa.ArrowInvalid:  # a float of many digits is no decimal
-        return False
-    same = pc.equal(back, given)
-    if kinds.is_floating(given.type):
-        same = pc.or_(same, pc.is_nan(given))
-    return bool(pc.all(same).as_py() is not False)
-
-
-def _another_type(array: pa.Array, field: pa.Field, cause: str) -> FunctionError:
-    return FunctionError(
-        "SX-WINDOW-SHAPE",
-        f"the state of a window has {field.name!r} as {field.type}, and these rows have it as {array.type}",
-        cause=cause,
-        fix="let the column have one type in all rows: declare it in `schema=` of the input, or convert it before the window; "
-        "without `schema=` the types of JSON are guessed batch by batch, and a column without any value is taken for text",
-    )
-
-
-_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], ...], ...] = (
-    (kinds.is_integer, kinds.is_floating, kinds.is_decimal),
-    (kinds.is_string, kinds.is_large_string, kinds.is_string_view),
-    (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary),
-    (kinds.is_timestamp, kinds.is_date),
-)
-"""Types between which Arrow may cast."""
-_ROUNDED = (kinds.is_floating, kinds.is_decimal, kinds.is_timestamp)
-"""Types whose values Arrow rounds in a cast, and does not say so."""
-
-
-def _alike(given: pa.DataType, held: pa.DataType) -> bool:
-    """Whether values of one type may become values of the other. Arrow would also make the text "9" of a 9, and then "9" is
-    greater than "10".
+    Raises:
+        FunctionError: ``SX-COLUMN-TYPE``, a value would change.
     """
-    given, held = (kind.value_type if kinds.is_dictionary(kind) else kind for kind in (given, held))
-    if given == held or kinds.is_null(given):
-        return True
-    if kinds.is_struct(given) and kinds.is_struct(held):
-        ours = {field.name: field.type for field in held}
-        return all(field.name in ours and _alike(field.type, ours[field.name]) for field in given)
-    if _has_values(given) and _has_values(held):
-        return _alike(given.value_type, held.value_type)
-    families = [[any(of(kind) for of in family) for family in _FAMILIES] for kind in (given, held)]
-    return families[0] == families[1] and (any(families[0]) or given.id == held.id)
-
-
-def _has_values(kind: pa.DataType) -> bool:
-    return bool(kinds.is_list(kind) or kinds.is_large_list(kind))
+    try:
+        return converted(one(column), field.type, field.name)
+    except UnfitTypes as error:
+        raise of_state(error) from error
 
 
 def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:

@@ -65,7 +65,7 @@ class DistinctShard:
             limit: nothing is held back.
 
         Raises:
-            FunctionError: ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-WINDOW-SHAPE``.
+            FunctionError: ``SX-KEY-COLUMN``, ``SX-KEY-TYPE``, ``SX-COLUMN-TYPE``.
         """
         state, late = Overlay(self._store), list[pa.Table]()
         pack = RowPack(state, _SCHEMAS)

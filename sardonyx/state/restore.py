@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from queues import block
 from queues.messages import Logged
+from sardonyx.core.column_types import as_schema, together
 from sardonyx.core.errors import InputError
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.log import LogState, Round
 from sardonyx.state.memory import key_list
 from sardonyx.state.messages import About, Mark, Place, about, last_key
+from sardonyx.state.roomy import holds, roomy, shown
 from sardonyx.state.shape import refuse_other_shape, shape_of, unknown_store
 from sardonyx.state.undo import after
 
@@ -166,8 +168,24 @@ class Restore:
         if said.store not in self._stores:
             self._add(said.store, entries.schema, where)
         if said.shape != self._shapes[said.store]:
-            refuse_other_shape(said.store, entries.schema, self._stores[said.store].schema, where)
+            self._widen(said.store, entries, where)
         return entries
+
+    def _widen(self, name: str, entries: pa.Table, where: dict[str, object]) -> None:
+        """Entries of a store were written with other types: a state takes wider ones when its rows do."""
+        if name in self._waiting:
+            self._apply(name)
+        store = self._stores[name]
+        written = shown(entries.drop_columns([GONE]))
+        if written.names != store.schema.names:
+            refuse_other_shape(name, entries.schema, store.schema, where)
+        wide = roomy(store, written)
+        may_widen = self._make is not None and name in self._others
+        if not holds(wide, written) or (wide != store.schema and not may_widen):
+            refuse_other_shape(name, entries.schema, store.schema, where)
+        if wide != store.schema and self._make is not None:
+            self._stores[name] = self._make(name, wide)
+            self._shapes[name] = shape_of(wide)
 
     def _add(self, name: str, schema: pa.Schema, where: dict[str, object]) -> None:
         if self._make is None or name not in self._others:
@@ -210,8 +228,9 @@ class Restore:
             self._apply(name)
 
     def _apply(self, name: str) -> None:
+        store = self._stores[name]
         for changes in _newest(self._waiting.pop(name)):
-            self._stores[name].apply(changes)
+            store.apply(as_schema(changes, store.schema.append(changes.schema.field(GONE))))
 
     def _rows_after(self, base: int) -> int:
         """The rows of the log after this commit."""
@@ -266,10 +285,10 @@ def _newest(tables: list[pa.Table]) -> list[pa.Table]:
     """Tables of changes as tables to apply in turn, in each of which a key stands once."""
     if len(tables) == 1:
         return tables
-    together = block.concat(tables).combine_chunks()
-    keys = key_list(together.column(KEY))
+    changes = together(tables).combine_chunks()
+    keys = key_list(changes.column(KEY))
     last = dict(zip(keys, range(len(keys)), strict=True))
-    return [together if len(last) == len(keys) else together.take(pa.array(list(last.values()), pa.int64()))]
+    return [changes if len(last) == len(keys) else changes.take(pa.array(list(last.values()), pa.int64()))]
 
 
 __all__ = ["Restore"]

@@ -12,10 +12,11 @@ import struct
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.core.column_types import together
 from sardonyx.state.base import KEY
 from sardonyx.state.groups import numpy, one
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import together, undictionaried
+from sardonyx.state.planned import undictionaried
 from sardonyx.state.row_bytes import RowBytes
 
 _HEAD = 2
@@ -50,7 +51,7 @@ class RowPack:
         """The rows, with the columns of all schemas so far: a row that lacks one has null there.
 
         Raises:
-            FunctionError: ``SX-WINDOW-SHAPE``, columns of one name have types that do not go together.
+            FunctionError: ``SX-COLUMN-TYPE``, columns of one name have types that do not go together.
         """
         values: list[bytes] = numpy(packed).tolist()
         if not values:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from sardonyx.core.clocks import END
+from sardonyx.core.column_types import together
 from sardonyx.state.columns import LATE
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import less
-from sardonyx.state.planned import together
 
 Times: TypeAlias = Callable[[pa.Table], Numbers]
 
@@ -60,7 +60,7 @@ def taken(
         shaped: False: rows have no times that matter, and none is late.
 
     Raises:
-        FunctionError: ``SX-WINDOW-SHAPE``, the pieces have columns of types that do not go together.
+        FunctionError: ``SX-COLUMN-TYPE``, the pieces have columns of types that do not go together.
     """
     tables: list[pa.Table] = []
     moments: list[Numbers] = []

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sardonyx.core.column_types import as_schema, together
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.groups import Mask, one
 from sardonyx.state.overlay import Overlay
@@ -47,7 +48,7 @@ class ShadowStore:
         self._undo = undo
         self._overlay = Overlay(store)
         if undo is not None:
-            self._overlay.change(undo)
+            self._overlay.change(as_entries(undo, store))
         self._touched: list[pa.Array] = []
 
     def __len__(self) -> int:
@@ -98,7 +99,12 @@ def after(undo: pa.Table | None, changed: pa.Table) -> pa.Table:
     if not changed.num_rows:
         return undo
     left = undo.filter(pc.invert(pc.is_in(one(undo[KEY]), one(changed[KEY]))))
-    return pa.concat_tables([left, changed]).combine_chunks()
+    return together([left, changed]).combine_chunks()
+
+
+def as_entries(undo: pa.Table, store: Store) -> pa.Table:
+    """The undo of a store whose types may have become wider since."""
+    return as_schema(undo, store.schema.append(undo.schema.field(GONE)))
 
 
 def _looked_up(store: Overlay, keys: pa.Array) -> pa.Table:
@@ -126,4 +132,4 @@ def _differing(one_table: pa.Table, other: pa.Table) -> Mask:
     return found
 
 
-__all__ = ["ShadowStore", "Undo", "UndoChange", "after"]
+__all__ = ["ShadowStore", "Undo", "UndoChange", "after", "as_entries"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sardonyx.core.clocks import END
+from sardonyx.core.column_types import together
 from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import LATE, ROWS
@@ -16,7 +17,7 @@ from sardonyx.state.entry_keys import MARK, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import less, ordinal, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, together
+from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""

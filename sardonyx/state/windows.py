@@ -94,7 +94,7 @@ class WindowShard:
                 does when there are so many rows. None: no limit.
 
         Raises:
-            FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-WINDOW-SHAPE``.
+            FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-COLUMN-TYPE``.
         """
         return self._engine.plan(pieces, clock, limit)
 

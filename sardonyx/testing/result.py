@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from peer.batch_result import Result
-from queues import block, dead_letters
+from queues import dead_letters
 from queues.messages import Outgoing
 from sardonyx.connectors import registry
+from sardonyx.connectors.records import to_records
+from sardonyx.core.column_types import together
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, add
 from sardonyx.core.spec import JobSpec
 from sardonyx.testing.memory import Stored
-from spark_tasks.records import to_records
 
 Row = dict[str, Any]
 
@@ -106,7 +107,7 @@ class JobResult:
     def table(self, task: str | None = None) -> pa.Table:
         """The same as a table."""
         tables = self._task(task).tables
-        return block.concat(tables) if tables else pa.table({})
+        return together(tables) if tables else pa.table({})
 
     def messages(self, task: str | None = None) -> list[tuple[bytes | None, bytes | None]]:
         """Keys and values of the records that a Kafka output has written; none for another task."""

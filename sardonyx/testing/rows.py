@@ -14,10 +14,11 @@ import pyarrow as pa
 from queues import block
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import Split
+from sardonyx.connectors.records import UnfitColumn, to_table
 from sardonyx.connectors.schema import arrow_schema
+from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import TaskSpec
-from spark_tasks.records import UnfitColumn, to_table
 
 Rows: TypeAlias = Sequence[Mapping[str, Any] | bytes | None] | pa.Table | pd.DataFrame
 """Dicts, a table or a data frame; of a Kafka input also single records as bytes, None for one without a value."""
@@ -67,7 +68,7 @@ def table_of(task: TaskSpec, rows: Rows) -> pa.Table:
             raise _unfit(task.name, "records as bytes are for inputs that read a Kafka topic")
         try:
             table = to_table(dicts, _NOTHING)
-        except UnfitColumn as error:
+        except (UnfitColumn, UnfitTypes) as error:
             raise _unfit(task.name, str(error)) from error
     schema = task.options.get("schema")
     return table if not isinstance(schema, str) else _fitted(task.name, table, arrow_schema(schema))
@@ -99,7 +100,7 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
             continue
         try:
             table = to_table([dict(row) for row in group if isinstance(row, Mapping)], _NOTHING)
-        except UnfitColumn as error:
+        except (UnfitColumn, UnfitTypes) as error:
             raise _unfit(task, str(error)) from error
         found += encoded(table)
     return found

@@ -132,7 +132,8 @@ def given_back(back, state: str = "total bigint") -> None:
         (lambda rows, state: (rows, state.select(["total"])), "no column 'user'"),
         (lambda rows, state: (rows, pa.concat_tables([state, state])), "several rows of one key"),
         (lambda rows, state: (rows, pa.table({"user": ["z"], "total": [1]})), "a key that its rows do not have"),
-        (lambda rows, state: (rows, pa.table({"user": ["a"], "total": ["x"]})), "x"),
+        (lambda rows, state: (rows, pa.table({"user": ["a"], "total": ["x"]})), "bigint and string"),
+        (lambda rows, state: (rows, pa.table({"user": ["a"], "total": [0.5]})), "bigint and double"),
     ],
 )
 def test_what_is_no_rows_and_state_is_refused(back, said: str) -> None:

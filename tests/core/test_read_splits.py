@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from sardonyx.connectors.base import Split
+from sardonyx.connectors.records import rows_at
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
-from spark_tasks.records import rows_at
 
 
 class Divisible:

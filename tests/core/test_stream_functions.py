@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sardonyx.connectors.records import to_records, to_table
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.keyed import KeyedSpec
@@ -22,7 +23,6 @@ from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import KeyedPiece
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
-from spark_tasks.records import to_records, to_table
 from tests.core.keyed_machine import Machine
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sardonyx.core.errors import SetupError
+from sardonyx.core.errors import FunctionError, SetupError
 from spark_tasks.apply import MOST_CULPRITS
 from tests.services.functions import Runner, ids
 
@@ -106,7 +106,6 @@ def test_what_a_function_raises_is_told_as_python_would(run: Runner, fn: str, ki
         ("arrow_rows", "it takes a pyarrow.Table and gave list"),
         ("pandas_series", "gave pandas.Series"),
         ("row_number", "it gave int"),
-        ("row_mixed", "the values of field 'x' have no type in common"),
     ],
 )
 def test_a_result_of_another_kind_is_an_error(run: Runner, fn: str, cause: str) -> None:
@@ -114,6 +113,14 @@ def test_a_result_of_another_kind_is_an_error(run: Runner, fn: str, cause: str) 
     error = run.fails(fn, ids(10).append_column("n", pa.array(range(10))))
     assert error.code == "SX-FN-RESULT"
     assert cause in error.cause
+
+
+def test_values_without_a_common_type_are_an_error_of_the_function(run: Runner) -> None:
+    """Of the class that every error of a function has, though a worker has raised it."""
+    with pytest.raises(FunctionError, match="column 'x' of what function row_mixed of task label returned") as raised:
+        run("row_mixed", ids(10).append_column("n", pa.array(range(10))))
+    assert raised.value.code == "SX-COLUMN-TYPE"
+    assert raised.value.where == {"column": "x", "task": "label", "function": "job:row_mixed"}
 
 
 def test_params_that_do_not_fit_are_said_once(run: Runner) -> None:

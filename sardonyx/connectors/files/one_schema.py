@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from sardonyx.connectors.files.parquet_rows import usual
 from sardonyx.connectors.moments import cut_table
+from sardonyx.core.column_types import UnfitTypes, common_schema, converted
 from sardonyx.core.errors import OutputError
 
 _BEFORE = b"sardonyx.connectors.schema"
@@ -57,9 +58,9 @@ def unified(paths: Sequence[Path]) -> tuple[pa.Schema, list[Path]]:
         written = pq.read_schema(path)
         batch = _before(written)
         try:
-            schema = pa.unify_schemas([schema, batch], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise _incompatible(schema, batch, path, str(error)) from None
+            schema = common_schema(schema, batch)
+        except UnfitTypes as error:
+            raise _incompatible(schema, batch, path, error.message) from None
         found.append((path, _shape(written)))
     schema = pa.schema([pa.field(field.name, _typed(field.type)) for field in schema])
     wanted = _shape(schema)
@@ -77,12 +78,12 @@ def fitted(path: Path, schema: pa.Schema) -> pa.Table:
     untyped = {field.name for field in before if pa.types.is_null(field.type)}
     try:
         columns = [
-            table[field.name].cast(field.type)
+            converted(table[field.name], field.type, field.name)
             if field.name in before.names and field.name not in untyped
             else pa.nulls(len(table), field.type)
             for field in schema
         ]
-    except pa.ArrowException as error:
+    except UnfitTypes as error:
         raise _incompatible(schema, table.schema, path, str(error)) from None
     return pa.table(columns, schema=schema)
 
