@@ -67,6 +67,7 @@ class Timekeeper:
             for number in range(facts[link.name].partitions)
         ]
         self._specs = {link.topic: link.time for link in stage.ingress if link.time is not None}
+        self._goes_on_at_rest = stage.goes_on_at_rest
         self._held_back = held_back(stage.task)
         self._stating = Stating[Partition](clients.reader.everything)
         self._stated_at = 0.0
@@ -175,8 +176,8 @@ class Timekeeper:
 
     def _wall(self, own: Mapping[Partition, SourceClock]) -> int:
         """The clock of a task whose partitions are all idle, if its inputs go on with the machine's clock."""
-        specs = [spec for spec in self._specs.values() if spec.at_rest == "wall" and spec.idle is not None]
-        if len(specs) != len({p.topic for p in self._clients.reader.everything}) or not self._stating.all_idle(own):
+        if not self._goes_on_at_rest or not self._stating.all_idle(own):
             return NEVER
         now = int(self._runtime.wall() * 1_000_000)
+        specs = self._specs.values()
         return min(less(now, microseconds(spec.delay) + microseconds(spec.idle or "0 s")) for spec in specs)

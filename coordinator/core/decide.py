@@ -17,7 +17,7 @@ from coordinator.core import job_events, scheduling
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
-from coordinator.core.state import Peer, State, new_state
+from coordinator.core.state import LIVE, Peer, State, new_state
 from sardonyx.core.changing import closing, finished, rewired
 from sardonyx.core.effects import (
     ChangeLinks,
@@ -39,6 +39,7 @@ from sardonyx.core.events import (
     BackoffEnded,
     Completed,
     Declined,
+    Drained,
     Evicted,
     Exhausted,
     GraceEnded,
@@ -140,6 +141,18 @@ def _evicted(changes: ChangeSet, event: Evicted) -> None:
     elif peer.state == "idle":
         changes.leave(event.peer, "die")
         changes.take_pulse(event.peer)
+
+
+def _drained(changes: ChangeSet, event: Drained) -> None:
+    """A coordinator that knows only the rules before does not know this event. The last word about a peer counts."""
+    state = changes.state
+    if state.rules < 4:
+        return
+    if event.host:
+        state.drained = sorted({*state.drained, event.host} - ({event.host} if event.back else set()))
+    for name, peer in sorted(state.peers.items(), key=lambda item: item[1].order):
+        if (name == event.peer or (event.host and peer.host == event.host)) and peer.state in LIVE:
+            changes.drain(name, drained=not event.back)
 
 
 def _grace_ended(changes: ChangeSet, event: GraceEnded) -> None:
@@ -317,6 +330,7 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     PeerDied: _died,
     Left: _left,
     Evicted: _evicted,
+    Drained: _drained,
     GraceEnded: _grace_ended,
     Acked: _acked,
     AckTimedOut: _ack_timed_out,

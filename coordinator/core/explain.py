@@ -13,7 +13,7 @@ from coordinator.core.explanation import Code, Explanation, Holder, Reason
 from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
-from coordinator.core.state import Job, Kind, State, Task
+from coordinator.core.state import LIVE, Job, Kind, State, Task
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
 from sardonyx.core.errors import Failure
@@ -91,6 +91,7 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
         *_too_old(state, job),
         *_untagged(state, job, plan),
         *_missing(state, name, job, plan, who=who),
+        *_drained(state, job, who=who),
         *_shares(state, name, job),
         *_backing_off(state, job, plan),
     ]
@@ -150,9 +151,10 @@ def _missing(state: State, name: str, job: Job, plan: Plan, *, who: bool) -> Ite
     if not state.free and not any(state.by_state[found] for found in ASSIGNED):
         dead = state.by_state["dead"]
         since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
+        none = "there is no virtual peer at all; is a peer daemon running?"
         yield Reason(
             code="no-live-peers",
-            text="there is no virtual peer at all; is a peer daemon running?",
+            text="all virtual peers are drained" if state.by_state["idle"] else none,
             since=max(since, job.submitted_at),
             needed=job.waits_for or None,
             free=0,
@@ -192,6 +194,16 @@ def _missing(state: State, name: str, job: Job, plan: Plan, *, who: bool) -> Ite
             text=f"all peers with a task work for jobs that never end: {holding}",
             since=max(state.peers[peer].since for peer in others),
         )
+
+
+def _drained(state: State, job: Job, *, who: bool) -> Iterator[Reason]:
+    """Peers that would be there if no user had taken them out."""
+    there = sum(len(state.by_state[found]) for found in LIVE)
+    if there > state.live and (job.waits_for or job.queued):
+        peers = [name for found in LIVE for name in state.by_state[found] if state.peers[name].drained]
+        at = f" ({plural(len(state.drained), 'host', 'hosts')} {', '.join(state.drained)})" if state.drained else ""
+        text = f"a user has drained {_peers(len(peers))}{at}: they get no task until they are taken in again"
+        yield Reason(code="peers-drained", text=text, peers=_holders(state, peers) if who else [])
 
 
 def _queued(state: State, name: str) -> Iterator[Reason]:
@@ -249,7 +261,8 @@ def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
         text = f"it has {_peers(held)} and may have {job.max_peers} (max_peers): the others leave after their batches"
         yield Reason(code="job-full", text=text, limit=job.max_peers)
         return
-    if giving := state.giving.get(name):
+    peers = (state.peers[peer] for task in job.tasks.values() for peer in task.peers) if name in state.giving else ()
+    if giving := sum(peer.yields == "share" and not peer.drained for peer in peers):
         yield Reason(
             code="over-share",
             text=f"it has {_peers(held)} and a share of {share}: {giving} of them {plural(giving, 'goes', 'go')} to other jobs "

@@ -31,6 +31,7 @@ Code = Literal[
     "queued-behind",
     "no-tag",
     "peers-missing",
+    "peers-drained",
     "takes-turns",
     "over-share",
     "below-share",
@@ -99,6 +100,7 @@ _MORE_PEERS = "start `sardonyx peer` on another machine, or give a daemon more w
 FIXES: dict[Code, str] = {
     "no-live-peers": "start a peer daemon: `sardonyx peer`",
     "peers-missing": _MORE_PEERS,
+    "peers-drained": "`sardonyx peers undrain HOST|PEER` takes them in again",
     "queued-behind": "start more peers, end a job, or run `sardonyx job scale ID --priority N`",
     "no-tag": "start a daemon with it: `sardonyx peer --tag TAG`",
     "takes-turns": _MORE_PEERS,

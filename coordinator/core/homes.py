@@ -72,7 +72,7 @@ def peers_for(
 def _in_order(state: State, asked: Kind, kinds: Collection[Kind] | None) -> Iterator[str]:
     """The idle peers that can run a task: those with the fewest tags first; of these, those that have been idle longest."""
     if len(state.idle_of) == 1:
-        return iter(state.by_state["idle"])
+        return iter(*state.idle_of.values())
     fitting = [kind for kind in state.idle_of if kind.fits(asked) and (kinds is None or kind in kinds)]
     fewest: dict[int, list[Kind]] = {}
     for kind in fitting:

@@ -18,7 +18,6 @@ from coordinator.core.scheduling import Offer, seconds, seeking, takes_any
 from coordinator.core.state import (
     REMEMBERED_DEAD,
     Job,
-    Kind,
     Peer,
     State,
     Task,
@@ -83,9 +82,9 @@ class PeerChanges:
         """Add an idle peer."""
         tags = frozenset(born.tags)
         peer = Peer("idle", self.n, self.at, self._rank(), daemon=born.daemon, host=born.host, pid=born.pid, tags=tags)
-        peer.version, peer.format = born.version, born.format
+        peer.version, peer.format, peer.drained = born.version, born.format, born.host in self.state.drained
         self.state.peers[name] = peer
-        self._count(peer.kind, 1)
+        self._count(peer, 1)
         self.state.by_state["idle"][name] = None
         self.state.add_idle(name)
         self._touched[node_paths.peer_state(name)] = (peer, None)
@@ -97,7 +96,7 @@ class PeerChanges:
         if peer.state == "idle":
             state.remove_idle(name)
         if trigger in ("die", "revoke") and peer.state != "revoked":
-            self._count(peer.kind, -1)
+            self._count(peer, -1)
         peer.state = peer_states.after(peer.state, trigger)
         if peer.state == "idle":
             state.add_idle(name)
@@ -166,6 +165,27 @@ class PeerChanges:
                 giving[job] = count
         peer.yields = yields
 
+    def drain(self, name: str, *, drained: bool) -> None:
+        """Take a live peer out, after its batch in hand; or in again, as the idle one that came last."""
+        state, peer = self.state, self.state.peers[name]
+        if peer.drained == drained:
+            return
+        self._peer(name)
+        if peer.state == "idle":
+            state.remove_idle(name)
+        if drained:
+            self._count(peer, -1)
+        peer.drained = drained
+        if not drained:
+            self._count(peer, 1)
+        if peer.assignment is not None:
+            self.job(peer.assignment.job)  # it has fewer peers soon, or not
+            self.mark(name, "share" if drained else "")
+        elif not drained:
+            peer.since, peer.order = self.at, self._rank()
+            state.by_state["idle"].move_to_end(name)
+            state.add_idle(name)
+
     def take_turns(self, name: str) -> None:
         """Have the peers of an unbounded job give their tasks up to a task without peers as soon as they have nothing to read;
         or no more, when each task has a peer.
@@ -193,9 +213,11 @@ class PeerChanges:
             for other in seconds(state, name):
                 self.mark(other, "turn")
 
-    def _count(self, kind: Kind, more: int) -> None:
+    def _count(self, peer: Peer, more: int) -> None:
         """One more or less live peer is of this kind. So jobs that not every peer can work for may ask for more or less."""
-        state = self.state
+        state, kind = self.state, peer.kind
+        if peer.drained:
+            return
         count = state.live_of.pop(kind, 0) + more
         if count:
             state.live_of[kind] = count

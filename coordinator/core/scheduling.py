@@ -297,7 +297,7 @@ def _preempted(
     free = sum(len(row) - state.idle_in(kind, declined) for kind, row in state.idle_of.items() if kind in kinds)
 
     def able(peer: Peer) -> bool:
-        return peer.kind in kinds and peer.home not in declined
+        return peer.kind in kinds and peer.home not in declined and not peer.drained
 
     more = math.inf if job.max_peers is None else job.max_peers - state.held[name]
     found: list[str] = []

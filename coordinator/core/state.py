@@ -114,6 +114,8 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     """When it is to give its task up."""
     pulse_due: bool = False
     """Whether the peer is dead and its pulse must still be deleted."""
+    drained: bool = False
+    """Whether a user has taken it out: it gets no further task."""
 
     @property
     def kind(self) -> Kind:
@@ -127,7 +129,9 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
 
     def note(self) -> PeerNote | None:
         """The note of its state node; None for a dead peer."""
-        return None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment, self.yields)
+        return (
+            None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment, self.yields, self.drained)
+        )
 
 
 class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -375,7 +379,7 @@ LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
 class State:
     """Everything that the coordinator knows after event ``n``.
 
-    The first eight attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
+    The first nine attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
     does not grow with the number of peers or jobs.
     """
 
@@ -384,6 +388,7 @@ class State:
         "by_state",
         "demands",
         "deployment",
+        "drained",
         "expirable",
         "floors",
         "giving",
@@ -416,17 +421,17 @@ class State:
         self.deployment = deployment
         self.rules = rules
         """By which decisions are made: see :data:`sardonyx.core.events.RULES`."""
-        self.n = 0
-        """The last event; 0: none yet. The first event has number 1."""
-        self.turn = 0
-        """Number of the job that was served last."""
-        self.order = 0
-        """The rank of the next entry into a state."""
+        self.n = self.turn = self.order = 0
+        """The last event, of which the first has number 1; the number of the job that was served last; the rank of the next entry
+        into a state. 0: none yet.
+        """
         self.peers: dict[str, Peer] = {}
         self.jobs: dict[str, Job] = {}
         self.purged: OrderedDict[str, None] = OrderedDict()
         """Ids of the last deleted jobs, oldest first."""
         self.scheduler: Scheduler = "turns"
+        self.drained: list[str] = []
+        """Hosts whose peers a user has taken out, in order: those that join there later are drained, too."""
 
         self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in peer_states.STATES}
         """The peers in each state; the one that has been in it longest comes first."""
@@ -452,7 +457,7 @@ class State:
         self.idle_of: dict[Kind, OrderedDict[str, None]] = {}
         self.idle_at: dict[tuple[Kind, str], OrderedDict[str, None]] = {}
         """How many live peers there are of each kind; which are idle, in the order of ``by_state``; these by kind and home, if
-        they have one. Without empty rows."""
+        they have one. Without empty rows, and without drained peers."""
         self.requiring: set[str] = set()
         self.restricted: set[str] = set()
         """Running jobs that ask for tags or a release; and those of them with tags, or that not all live peers can read."""
@@ -474,13 +479,13 @@ class State:
 
     @property
     def live(self) -> int:
-        """How many peers are idle or on a task."""
-        return sum(len(self.by_state[state]) for state in LIVE)
+        """How many peers are idle or on a task, without drained ones."""
+        return sum(self.live_of.values())
 
     @property
     def free(self) -> int:
-        """How many peers are idle."""
-        return len(self.by_state["idle"])
+        """How many peers are idle, without drained ones."""
+        return sum(map(len, self.idle_of.values()))
 
     def fitting(self, asked: Kind) -> int:
         """How many idle peers can run what asks for this."""
@@ -493,6 +498,8 @@ class State:
     def add_idle(self, name: str) -> None:
         """Add a peer to the idle ones of its kind and home, as the one that came last."""
         peer = self.peers[name]
+        if peer.drained:
+            return
         self.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
         if peer.home:
             self.idle_at.setdefault((peer.kind, peer.home), OrderedDict())[name] = None
@@ -501,6 +508,8 @@ class State:
         """Remove a peer from the idle ones of its kind and home."""
         peer = self.peers[name]
         kind = peer.kind
+        if peer.drained:
+            return
         del self.idle_of[kind][name]
         if not self.idle_of[kind]:
             del self.idle_of[kind]
@@ -511,7 +520,7 @@ class State:
 
     def fits(self, peer: str, asked: Kind) -> bool:
         """Whether a peer can run what asks for this."""
-        return self.peers[peer].kind.fits(asked)
+        return self.peers[peer].kind.fits(asked) and not self.peers[peer].drained
 
     def idle_in(self, kind: Kind, homes: Collection[str]) -> int:
         """How many idle peers of a kind are in these homes."""

@@ -29,6 +29,9 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     purged: list[str]
     scheduler: Scheduler = "turns"
     rules: int = 0
+    drained: list[str] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # left out if there is none: the release before does not know it
 
 
 class _Format(msgspec.Struct):
@@ -48,6 +51,7 @@ def encode_state(state: State) -> bytes:
         list(state.purged),
         state.scheduler,
         state.rules,
+        state.drained or msgspec.UNSET,
     )
     return msgspec.json.encode(stored, order="deterministic")
 
@@ -82,6 +86,7 @@ def decode_state(data: bytes, graph: GraphOf = graph_of) -> State:
         job.needs = job.needs if job.needs > OLDEST else 0
     state.purged = OrderedDict.fromkeys(stored.purged)
     state.scheduler = stored.scheduler
+    state.drained = [] if stored.drained is msgspec.UNSET else stored.drained
     derive(state, graph)
     return state
 
@@ -159,22 +164,27 @@ def refuse_newer_rules(rules: int) -> None:
 
 
 def live_kinds(state: State) -> dict[Kind, int]:
-    return dict(Counter(state.peers[name].kind for one in LIVE for name in state.by_state[one]))
+    peers = (state.peers[name] for one in LIVE for name in state.by_state[one])
+    return dict(Counter(peer.kind for peer in peers if not peer.drained))
 
 
 def idle_kinds(state: State) -> dict[Kind, OrderedDict[str, None]]:
     found: dict[Kind, OrderedDict[str, None]] = {}
-    for name in state.by_state["idle"]:
+    for name in _free(state):
         found.setdefault(state.peers[name].kind, OrderedDict())[name] = None
     return found
 
 
 def idle_homes(state: State) -> dict[tuple[Kind, str], OrderedDict[str, None]]:
     found: dict[tuple[Kind, str], OrderedDict[str, None]] = {}
-    for name in state.by_state["idle"]:
+    for name in _free(state):
         if state.peers[name].home:
             found.setdefault((state.peers[name].kind, state.peers[name].home), OrderedDict())[name] = None
     return found
+
+
+def _free(state: State) -> list[str]:
+    return [name for name in state.by_state["idle"] if not state.peers[name].drained]
 
 
 def missing_peers(state: State) -> int:

@@ -41,7 +41,7 @@ job_app = typer.Typer(
     help="Submit jobs, show and compare them, wait for them, kill and purge them.", no_args_is_help=True
 )
 cluster_app = typer.Typer(help="Show and choose how virtual peers are divided among jobs.", no_args_is_help=True)
-peers_app = typer.Typer(help="Show and evict virtual peers.", no_args_is_help=True)
+peers_app = typer.Typer(help="Show, evict and drain virtual peers.", no_args_is_help=True)
 dlq_app = typer.Typer(
     help="Show, redo, drop and export dead letters: records that a task failed on.", no_args_is_help=True
 )

@@ -13,6 +13,7 @@ from sardonyx.core.events import (
     Completed,
     Counts,
     Declined,
+    Drained,
     Evicted,
     Exhausted,
     GraceEnded,
@@ -66,11 +67,18 @@ def _summary(event: AnyEvent, held: Assignment | None) -> str:
             return f"peer {event.peer} is gone"
         case Left():
             return f"peer {event.peer} leaves"
-        case Evicted():
-            return f"a user evicts peer {event.peer}"
+        case Evicted() | Drained():
+            return _taken_out(event)
         case GraceEnded():
             return f"peer {event.peer} did not withdraw in time after its task was revoked"
     return _of_a_job(event, held)
+
+
+def _taken_out(event: Evicted | Drained) -> str:
+    if isinstance(event, Evicted):
+        return f"a user evicts peer {event.peer}"
+    who = f"the peers of host {event.host}" if event.host else f"peer {event.peer}"
+    return f"a user takes {who} in again" if event.back else f"a user drains {who}"
 
 
 def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:

@@ -12,7 +12,18 @@ from coordinator.history.revisions import RevisionMade
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.event_text import clock, failure_words, rows, summary
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DeletePulse, DropLinks, Effect, ReadLinks
-from sardonyx.core.events import Completed, Declined, Evicted, GraceEnded, Left, PeerBorn, PeerDied, TaskFailed, kind_of
+from sardonyx.core.events import (
+    Completed,
+    Declined,
+    Drained,
+    Evicted,
+    GraceEnded,
+    Left,
+    PeerBorn,
+    PeerDied,
+    TaskFailed,
+    kind_of,
+)
 from sardonyx.core.node_paths import peer_state
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 from sardonyx.core.text import listed, plural
@@ -99,7 +110,8 @@ def _outside(effect: Effect) -> str:
 def _peer(note: Note | None) -> str:
     if not isinstance(note, PeerNote):
         return "not there"
-    return note.state + (f" on {place_words(note.assignment)}" if note.assignment else "")
+    state = note.state + (f" on {place_words(note.assignment)}" if note.assignment else "")
+    return f"{state}, drained" if note.drained else state
 
 
 def _task(note: Note | None) -> str:
@@ -172,12 +184,16 @@ def _turn(peer: str, decided: Decided, change: Change) -> list[str]:
         words.append(_birth(decided.event))
     if after is None:
         return [f"dead: {_end(peer, decided)}"]
+    if before is not None and before.drained != after.drained:
+        words.append("drained: gets no further task" if after.drained else "taken in again")
+    elif before is None and after.drained:
+        words.append("its host is drained")
     had = before.assignment if before else None
     if after.state == "revoked":
         return [f"revoked: {_end(peer, decided)}" + (f"; had {place_words(had)}" if had else "")]
     if had is not None and after.assignment != had:
         words.append(f"leaves {had.job}/{had.task}: {_release(peer, decided, had)}")
-    if after.assignment is not None:
+    if after.assignment is not None and (after.assignment != had or not isinstance(decided.event, Drained)):
         words.append(_at_work(peer, decided, after))
     return words
 
@@ -233,6 +249,9 @@ def _release(peer: str, decided: Decided, had: Assignment) -> str:
     return f"preempted, since {summary(event)}"
 
 
+_COMES_BACK = "its daemon brings it back under a new id; `sardonyx peers drain` takes peers out for good"
+
+
 class Eviction(msgspec.Struct, frozen=True):
     """What happened to an evicted peer and to its task."""
 
@@ -252,7 +271,7 @@ def eviction(decided: Decided) -> Eviction:
     lines = [f"peer {peer} is {state}{why}"]
     held = decided.held
     if held is None:
-        return Eviction(peer, state, None, [*lines, "it had no task; its daemon brings it back under a new id at once"])
+        return Eviction(peer, state, None, [*lines, f"it had no task; {_COMES_BACK}"])
     task = f"{held.job}/{held.task}"
     note = decided.task_note(held.job, held.task)
     if note is not None:
@@ -263,7 +282,7 @@ def eviction(decided: Decided) -> Eviction:
             lines.append(f"its task {task} goes on with {', '.join(sorted(note.peers))}")
         else:
             lines.append(f"no peer works on its task {task} until one is free")
-    return Eviction(peer, state, task, lines)
+    return Eviction(peer, state, task, [*lines, _COMES_BACK])
 
 
 # What went wrong with a job

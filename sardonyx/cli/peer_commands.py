@@ -1,4 +1,4 @@
-"""``sardonyx peers list|show|evict``."""
+"""``sardonyx peers list|show|evict|drain|undrain``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.event_text import clock
 from sardonyx.cli.log_commands import tree_of
+from sardonyx.core.text import counted
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
+Wanted = Annotated[str, typer.Argument(metavar="HOST|PEER", help="A host, or a peer's id or the beginning of it.")]
 PeerId = Annotated[str, typer.Argument(metavar="ID", help="A peer's id, or the beginning of it.")]
 
 
@@ -23,6 +25,8 @@ def register(peers_app: typer.Typer) -> None:
     connected(peers_app, "list")(list_peers)
     connected(peers_app, "show")(show)
     connected(peers_app, "evict")(evict)
+    connected(peers_app, "drain")(drain)
+    connected(peers_app, "undrain")(undrain)
 
 
 def list_peers(call: Call) -> None:
@@ -76,7 +80,9 @@ def _peers_ever(zk: ZooKeeperSession) -> set[str]:
 
 
 def evict(call: Call, peer: PeerId) -> None:
-    """Evict a peer: it drops its open batch and leaves its task. Its daemon starts a peer with a new id in its place."""
+    """Evict a peer: it drops its open batch and leaves its task. Its daemon starts a peer with a new id in its place: it comes
+    back. `sardonyx peers drain` takes peers out for good.
+    """
     from sardonyx.cli.history_text import change_data, eviction
 
     with call.client() as client, call.patience("the coordinator to evict the peer"):
@@ -88,3 +94,31 @@ def evict(call: Call, peer: PeerId) -> None:
         return
     for line in found.lines:
         call.put(line)
+
+
+def drain(call: Call, wanted: Wanted) -> None:
+    """Take peers out for good: they finish their batches and get no further task. Of a host also those that join there later."""
+    _drain(call, wanted, back=False)
+
+
+def undrain(call: Call, wanted: Wanted) -> None:
+    """Take drained peers in again: they get tasks as all others do."""
+    _drain(call, wanted, back=True)
+
+
+def _drain(call: Call, wanted: str, *, back: bool) -> None:
+    with call.client() as client, call.patience("the coordinator to take that in"):
+        found = client.drain(wanted, back=back)
+    if call.json:
+        call.put_json(found)
+        return
+    who = (
+        f"{counted(len(found.peers), 'peer')} of host {found.host}" if found.host else f"peer {', '.join(found.peers)}"
+    )
+    if back:
+        call.put(f"{who} may get tasks again")
+        return
+    call.put(f"{who} {'get' if len(found.peers) != 1 else 'gets'} no further task after the batch in hand")
+    if found.host:
+        call.put("a peer that joins there later gets none either")
+    call.put(f"`sardonyx peers undrain {found.host or found.peers[0]}` takes that back")

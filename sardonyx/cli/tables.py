@@ -122,7 +122,7 @@ def peers_table(views: Iterable[PeerView], now: float) -> Table:
     for peer in views:
         table.add_row(
             peer.id,
-            styled(peer.state),
+            styled(peer.state) + (", drained" if peer.drained else ""),
             "-" if peer.since is None else duration(now - peer.since),
             peer.job or "-",
             peer.task or "-",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from coordinator.history.replay import Decided
+    from sardonyx.client.draining import Draining
     from sardonyx.job.builder import Job
     from sardonyx.job.load import LoadedJob
     from sardonyx.runtime.settings import Settings
@@ -247,7 +248,7 @@ class Client:
     def evict(self, peer: str, timeout: float | str | None = CARRY_OUT) -> Decided:
         """Evict a peer. A working peer first drops its open batch.
 
-        Its daemon then starts a new peer with a new id. To have fewer peers, stop a daemon.
+        Its daemon then starts a new peer with a new id. To have fewer peers, stop a daemon, or :meth:`drain` them.
 
         Args:
             peer: its id, or the beginning of its id.
@@ -294,6 +295,21 @@ class Client:
             if node and (node[-1].after is None or b'"revoked"' in node[-1].after):
                 return decided
         raise unknown_peer(name, ())
+
+    def drain(self, wanted: str, *, back: bool = False) -> Draining:
+        """Give peers no further task: of a host, with all that join there later, or one. They finish their batches.
+
+        Args:
+            wanted: a host, or a peer's id or the beginning of it.
+            back: take them in again instead.
+
+        Raises:
+            SardonyxError: ``SX-PEER-UNKNOWN``, ``SX-PEER-AMBIGUOUS``, ``SX-PEER-DRAIN-RULES``.
+            Interrupted: ``SX-PEER-DRAIN-PENDING``: no coordinator has processed it yet.
+        """
+        from sardonyx.client.draining import drain
+
+        return drain(self.zk, wanted, CARRY_OUT, back=back)
 
     def explain(self, job: str, *, look: bool = True) -> Why:
         """Say why a job does not run, in any of its states: what is missing, which peers hold it, and since when.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ _AT_A_TIME = 8
 """Number of tasks that are asked about concurrently."""
 
 Positions = Mapping[Partition, Position | None]
+Clocks = Mapping[Partition, SourceClock]
 
 
 class TaskClock(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +53,8 @@ class TaskClock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobClock(msgspec.Struct, frozen=True, kw_only=True):
-    """The clock of a job is the least of its tasks' clocks. It never falls, and stands still where records are lost or a task is
-    without peers.
+    """The clock of a job is the least of its tasks' clocks. It never falls; docs/time.md names the one exception. A partition
+    whose peer is lost holds it, if it was not idle before. A lost record fails the job.
     """
 
     job: str
@@ -131,7 +133,9 @@ def clocks_of(
         now: seconds since 1970; None: the job's clock counts rows.
         facts: of the links: partitions of which nothing is committed may begin with a clock.
     """
-    tasks = [_task_clock(stage, known.get(stage.name), facts) for stage in graph.stages]
+    clocks = {stage.name: _clocks(stage, known[stage.name], facts) for stage in graph.stages if stage.name in known}
+    heard = _heard(graph, clocks)
+    tasks = [_task_clock(stage, known.get(stage.name), clocks, heard.get(stage.name)) for stage in graph.stages]
     ended = all(task.ended for task in tasks)
     values = [task.clock for task in tasks if not task.ended]
     least = None if ended or None in values else min(value for value in values if value is not None)
@@ -217,29 +221,63 @@ def _wanted(spec: JobSpec, waits: Pending) -> dict[str, int]:
     return found
 
 
-def _task_clock(stage: Stage, positions: Positions | None, facts: Mapping[str, LinkFacts]) -> TaskClock:
+class _Heard(NamedTuple):
+    """What the readers of a task's links know of its clock."""
+
+    clock: int
+    """What it has stated, as far as one of them has committed it. It never falls."""
+    reader: str
+    """Who that is."""
+
+
+def _heard(graph: Graph, clocks: Mapping[str, Clocks]) -> dict[str, _Heard]:
+    """By task that others read."""
+    found: dict[str, _Heard] = {}
+    for stage in graph.stages:
+        for link in stage.ingress:
+            if link.kind == "internal":
+                own = (clock.value for p, clock in clocks.get(stage.name, {}).items() if p.topic == link.topic)
+                known = _Heard(max((value for value in own if value != END), default=NEVER), stage.name)
+                found[link.source] = max(found.get(link.source, known), known)
+    return found
+
+
+def _task_clock(
+    stage: Stage, positions: Positions | None, by_task: Mapping[str, Clocks], heard: _Heard | None
+) -> TaskClock:
     if positions is None:
         return TaskClock(task=stage.name, clock=None, ended=True)
     names = {link.topic: link.name if link.kind == "internal" else link.topic for link in stage.ingress}
-    begins = {link.topic: facts[link.name] for link in stage.ingress if link.name in facts}
-    clocks = {p: _clock(begins.get(p.topic), p.number, position) for p, position in positions.items()}
-    idle = [f"{names[p.topic]}[{p.number}]" for p, clock in sorted(clocks.items()) if clock.idle]
-    least = task_clock(clocks.values())
-    if least == END:
+    clocks = by_task[stage.name]
+    idle = [f"{names[p.topic]}[{p.number}]" for p, clock in clocks.items() if clock.idle]
+    going = [clock for clock in clocks.values() if clock.value != END]
+    if clocks and not going:
         return TaskClock(task=stage.name, clock=None, ended=True, idle=idle)
+    least = task_clock(going)
+    if heard is None:  # nobody is told where it was before a partition became idle, or was so no more
+        clock = max((clock.value for clock in going), default=NEVER) if least is None else least
+    else:
+        clock = max(min((clock.value for clock in going), default=NEVER), heard.clock)
+    held_by = [] if least is None else [p for p, each in clocks.items() if each.value == least and not each.idle]
     if least is None:
-        greatest = max((clock.value for clock in clocks.values()), default=NEVER)
-        return TaskClock(
-            task=stage.name, clock=_shown(greatest), why="all its partitions are idle, so the clock holds", idle=idle
-        )
-    slowest = [p for p, clock in sorted(clocks.items()) if clock.value == least and not clock.idle]
-    return TaskClock(
-        task=stage.name,
-        clock=_shown(least),
-        held_by=[f"{names[p.topic]}[{p.number}]" for p in slowest],
-        why=_why(stage, slowest[0], positions[slowest[0]], least),
-        idle=idle,
-    )
+        why = "all its partitions are idle, so "
+        why += "it goes on with the machine's clock" if stage.goes_on_at_rest else "the clock holds"
+    elif heard is not None and clock < least:
+        held_by, why = [], f"{heard.reader} has not read what it has stated since"
+    elif clock > least and any(link.time is not None and link.time.idle is not None for link in stage.ingress):
+        why = "it is behind the clock, which does not fall when an idle partition has rows again"
+    else:
+        why = _why(stage, held_by[0], positions[held_by[0]], least)
+    slowest = [f"{names[p.topic]}[{p.number}]" for p in held_by]
+    return TaskClock(task=stage.name, clock=_shown(clock), held_by=slowest, why=why, idle=idle)
+
+
+def _clocks(stage: Stage, positions: Positions, facts: Mapping[str, LinkFacts]) -> Clocks:
+    begins = {link.topic: facts[link.name] for link in stage.ingress if link.name in facts}
+    return {
+        p: _clock(begins.get(p.topic), p.number, position)
+        for p, position in sorted(positions.items(), key=itemgetter(0))
+    }
 
 
 def _clock(facts: LinkFacts | None, number: int, position: Position | None) -> SourceClock:

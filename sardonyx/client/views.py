@@ -163,6 +163,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     """When it entered its state, seconds since 1970; None if that is not known."""
     version: str = ""
     tags: tuple[str, ...] = ()
+    drained: bool = False
+    """Whether a user has taken it out: it gets no further task."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -468,6 +470,7 @@ def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float |
         since=since,
         version=pulse.version,
         tags=pulse.tags,
+        drained=note.drained,
     )
 
 

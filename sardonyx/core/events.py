@@ -413,6 +413,16 @@ class Evicted(UserEvent, frozen=True, kw_only=True, tag="evict"):
     peer: str
 
 
+class Drained(UserEvent, frozen=True, kw_only=True, tag="drain"):
+    """A user takes one peer out, or all of a host with those that join there later: they get no further task. ``back``: or takes
+    them in again.
+    """
+
+    peer: str = ""
+    host: str = ""
+    back: bool = False
+
+
 Request = (
     Acked
     | Declined
@@ -427,6 +437,7 @@ Request = (
     | JobPurged
     | LettersClaimed
     | Evicted
+    | Drained
     | Left
     | Yielded
     | PolicySet
@@ -460,6 +471,7 @@ AnyEvent = (
     | LettersClaimed
     | Restored
     | Evicted
+    | Drained
     | Left
     | Yielded
     | TurnEnded

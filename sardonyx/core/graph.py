@@ -133,6 +133,12 @@ class Stage(msgspec.Struct, frozen=True):
         """The task whose results leave the stage."""
         return self.fused[-1] if self.fused else self.task
 
+    @property
+    def goes_on_at_rest(self) -> bool:
+        """Whether its clock goes on with the machine's when all that it reads is idle."""
+        times = [link.time for link in self.ingress]
+        return all(time is not None and time.at_rest == "wall" and time.idle is not None for time in times)
+
     def group(self, deployment: str, job: str) -> str:
         """The consumer group that all peers of this task share."""
         return f"{deployment}.{job}.{self.task.name}"

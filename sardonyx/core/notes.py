@@ -72,6 +72,8 @@ class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     n: int
     assignment: Assignment | None = None
     yields: Yields = ""
+    drained: bool = False
+    """Whether a user has taken it out: it gets no further task."""
 
 
 class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):

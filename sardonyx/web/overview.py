@@ -33,6 +33,7 @@ LATE_REQUEST = 5.0
 HELP: dict[str, str] = {
     "no-live-peers": "sardonyx peer",
     "peers-missing": "sardonyx peer --virtual-peers {needed}",
+    "peers-drained": "sardonyx peers list",
     "no-tag": "sardonyx peer --tag TAG",
     "starved-by-unbounded-jobs": "sardonyx peer",
     "queued-behind": "sardonyx cluster shares",

@@ -94,6 +94,17 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
+        "a user has drained them",
+        ["P1 is born in a", "P2 is born", "host a is drained", "P2 is drained", "2 s pass", COPY, MADE],
+        [
+            "no-live-peers since 2 needed 1 free 0: all virtual peers are drained",
+            (
+                "peers-drained: a user has drained 2 virtual peers (host a): they get no task until they are taken in again "
+                "[P1 idle 0, P2 idle 0]"
+            ),
+        ],
+    ),
+    (
         "the others have them",
         [
             "other is submitted: read -> write; 2 partitions",

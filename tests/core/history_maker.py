@@ -42,6 +42,7 @@ from sardonyx.core.events import (
     Completed,
     Counts,
     Declined,
+    Drained,
     Evicted,
     Exhausted,
     GraceEnded,
@@ -116,6 +117,8 @@ class History:
         self._old = self.rng.choice([0.0, 0.0, 0.4])
         self._newest = FORMAT + 1 if self._old else FORMAT
         self._clocked = self.rng.choice([0.0, 0.0, 0.9])
+        own = random.Random(repr(self.rng.getstate()))  # the others stay as they were before peers could be drained
+        self._drains = own if own.random() < 0.2 else None
 
     # One event
 
@@ -173,6 +176,8 @@ class History:
         self.to_run = unfinished(self.world.state)
 
     def _something(self) -> AnyEvent | None:
+        if self._drains is not None and self._drains.random() < 0.05:
+            return self._drained(self._drains)
         kinds = {
             self._obedient: 60,
             self._failure: 4,
@@ -270,6 +275,13 @@ class History:
             return self.rng.choice([Left, Evicted])(at=self.world.now, peer=peer)
         self.pulses.discard(peer)
         return PeerDied(at=self.world.now, peer=peer)
+
+    def _drained(self, rng: random.Random) -> AnyEvent:
+        """A user takes peers out, or in again; most often one."""
+        back = rng.random() < 0.6
+        if rng.random() < 0.3:
+            return Drained(at=self.world.now, host=rng.choice("hhg"), back=back)
+        return Drained(at=self.world.now, peer=rng.choice([*sorted(self.world.state.peers), "nobody-knows"]), back=back)
 
     def _submission(self) -> AnyEvent | None:
         if sum(not job.ended for job in self.world.state.jobs.values()) >= 3:
@@ -598,7 +610,8 @@ class History:
         """How many peers there are that can run every task."""
         known = self.world.state.peers
         able = set(TAGS) if self._tags else set()
-        return sum(name in known and known[name].kind.fits(Kind(self._newest, frozenset(able))) for name in self.pulses)
+        asked = Kind(self._newest, frozenset(able))
+        return sum(name in known and self.world.state.fits(name, asked) for name in self.pulses)
 
     def _answer(self, name: str) -> AnyEvent:
         peer = self.world.state.peers[name]

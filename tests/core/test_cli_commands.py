@@ -54,6 +54,8 @@ COMMANDS = [
     ["peers", "list"],
     ["peers", "show"],
     ["peers", "evict"],
+    ["peers", "drain"],
+    ["peers", "undrain"],
     ["log", "tail"],
     ["log", "show"],
     ["log", "at"],

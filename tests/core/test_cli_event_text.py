@@ -104,6 +104,8 @@ EVENTS = [
     (events.PolicySet(scheduler="balanced"), "a user has peers divided by the scheduler balanced"),
     (events.JobScaled(job="j-1", weight=2.0, max_peers=4), "a user scales job j-1: weight 2, max peers 4"),
     (events.Evicted(peer="p"), "a user evicts peer p"),
+    (events.Drained(peer="p"), "a user drains peer p"),
+    (events.Drained(host="h", back=True), "a user takes the peers of host h in again"),
     (
         events.Restored(job="j-1", error=FAILURE),
         "the deployment was restored from a backup; job j-1: SX-FN-RAISED: it raised",

@@ -26,6 +26,7 @@ from sardonyx.core.events import (
     AnyEvent,
     Completed,
     Counts,
+    Drained,
     Evicted,
     Exhausted,
     JobKilled,
@@ -35,6 +36,7 @@ from sardonyx.core.events import (
     PeerBorn,
     PeerDied,
     TaskFailed,
+    Yielded,
 )
 from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -294,14 +296,33 @@ def test_what_became_of_an_evicted_peers_task() -> None:
     """The task has no peer; a peer goes on with it; it is offered to another."""
     alone = eviction(played(*BEGIN, Evicted(at=14.0, peer="a"))[-1])
     assert (alone.state, alone.task) == ("revoked", "j-1/read")
-    assert alone.lines[-1] == "no peer works on its task j-1/read until one is free"
+    back = "its daemon brings it back under a new id; `sardonyx peers drain` takes peers out for good"
+    assert alone.lines[-2:] == ["no peer works on its task j-1/read until one is free", back]
     free = [PeerBorn(at=9.0, peer="a"), JobSubmitted(at=11.0, job="j-1", spec=_sequential())]
     free += [LinksCreated(at=12.0, job="j-1", links=LINKS), Acked(at=13.0, peer="a", assignment=3)]
     free += [PeerBorn(at=14.0, peer="b"), PeerBorn(at=14.0, peer="c"), Evicted(at=15.0, peer="a")]
-    assert eviction(played(*free)[-1]).lines[-1] == "its task j-1/read is offered to c"
+    assert eviction(played(*free)[-1]).lines[-2] == "its task j-1/read is offered to c"
     idle = eviction(played(PeerBorn(at=9.0, peer="a"), Evicted(at=10.0, peer="a"))[-1])
     assert (idle.state, idle.lines[0]) == ("dead", "peer a is dead")
-    assert idle.lines[1] == "it had no task; its daemon brings it back under a new id at once"
+    assert idle.lines[1] == f"it had no task; {back}"
+
+
+def test_the_life_of_a_drained_peer() -> None:
+    """It is drained at work, leaves after its batch, and is taken in again; one that joins its host is drained, too."""
+    born = [PeerBorn(at=9.0, peer="a", host="h"), *BEGIN[1:]]
+    events = [
+        *born,
+        Drained(at=14.0, host="h"),
+        Yielded(at=15.0, peer="a", assignment=3),
+        PeerBorn(at=16.0, peer="b", host="h"),
+    ]
+    past = played(*events, Drained(at=17.0, peer="a", back=True))
+    assert [moment.text for moment in life("a", past)][-3:] == [
+        "drained: gets no further task",
+        "leaves j-1/read: preempted, since peer a gives up assignment 3 after its batch",
+        "taken in again; offered j-1/read, slot 0 (assignment 8)",
+    ]
+    assert [moment.text for moment in life("b", past)] == ["born, on h; its host is drained"]
 
 
 def _sequential() -> JobSpec:

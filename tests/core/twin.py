@@ -76,6 +76,7 @@ UNSAID: Json = {
     "changing": False,
     "queued": False,
     "yields": "",
+    "drained": False,
 }
 UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
@@ -114,6 +115,8 @@ class Twin:
         self.at_work: list[str] = []  # peers with an assignment, in the order in which they got it
         self.served = 0  # number of the job that was served last
         self.scheduler = "turns"
+        self.drained: set[str] = set()  # hosts
+        self.aside: list[str] = []  # drained peers that are idle, the one that has been so longest first
         self.outer: list[tuple[str, str]] = []
         self.zk: dict[str, Json | None] = {}
 
@@ -153,8 +156,9 @@ class Twin:
             said = {"tags": set(event.get("tags", [])), "reads": event.get("format", 0) or OLDEST}
             process = (event.get("host"), event.get("pid"))
             new = {"state": "idle", "assignment": None, "yields": "", "process": process if all(process) else None}
+            new |= {"host": event.get("host", ""), "drained": event.get("host") in self.drained}
             self.peers[event["peer"]] = new | said
-            self.free.append(event["peer"])
+            (self.aside if new["drained"] else self.free).append(event["peer"])
 
     def on_died(self, event: Json) -> None:
         if self.state(event["peer"]) != "dead":
@@ -168,6 +172,24 @@ class Twin:
             self.outer.append(("DeletePulse", event["peer"]))
         elif self.state(event["peer"]) in ("acking", "active", "waiting", "sealing"):
             self.leave(event["peer"], "revoked")
+
+    def on_drain(self, event: Json) -> None:
+        if self.rules < 4:
+            return
+        drained, host = not event.get("back", False), event.get("host", "")
+        if host:
+            (self.drained.add if drained else self.drained.discard)(host)
+        for name in [*self.free, *self.aside, *self.at_work]:
+            peer = self.peers[name]
+            meant = name == event.get("peer", "") or (host and peer["host"] == host)
+            if meant and peer["drained"] != drained:
+                peer["drained"] = drained
+                if peer["assignment"] is not None:
+                    peer["yields"] = "share" if drained else ""
+                else:
+                    come, go = (self.aside, self.free) if drained else (self.free, self.aside)
+                    go.remove(name)
+                    come.append(name)
 
     def on_rules_raised(self, event: Json) -> None:
         assert event["rules"] in (3, 4), "the twin knows no others"
@@ -742,14 +764,14 @@ class Twin:
             elif self.state(peer) != "acking" and self.peers[peer]["process"]:
                 task["had"][slot] = self.peers[peer]["process"]
                 task["failed_in"].pop(slot, None)
-        for where in (self.at_work, self.free):
+        for where in (self.at_work, self.free, self.aside):
             if peer in where:
                 where.remove(peer)
         self.peers[peer] |= {"state": state, "assignment": None, "yields": ""}
         if task is not None:
             task["left"] = self.n  # counts only if it was the last one
         if state == "idle":
-            self.free.append(peer)
+            (self.aside if self.peers[peer]["drained"] else self.free).append(peer)
         if state == "dead":
             self.dead.append(peer)
             if len(self.dead) > REMEMBERED:
@@ -879,7 +901,8 @@ class Twin:
         return self.peers[peer]["process"] not in job["tasks"][name]["declined"] and self.fits(peer, job, name)
 
     def fits(self, peer: str, job: Json, name: str) -> bool:
-        return tags_of(job, name) <= self.peers[peer]["tags"] and self.peers[peer]["reads"] >= job["needs"]
+        reads = self.peers[peer]["reads"] >= job["needs"] and not self.peers[peer]["drained"]
+        return tags_of(job, name) <= self.peers[peer]["tags"] and reads
 
     def pick(self, job: Json, name: str, idle: list[str]) -> list[str]:
         """Of these that can run the task those with the fewest tags come first; of these the one that has been idle longest."""
@@ -922,7 +945,7 @@ class Twin:
 
     def live(self, tags: set[str], reads: int) -> int:
         """How many peers that are idle or at work have these tags and read this much."""
-        found = [peer for peer in self.peers.values() if peer["state"] not in ("revoked", "dead")]
+        found = [p for p in self.peers.values() if p["state"] not in ("revoked", "dead") and not p["drained"]]
         return sum(tags <= peer["tags"] and peer["reads"] >= reads for peer in found)
 
     def supply(self, job: Json, name: str) -> int:
@@ -1176,7 +1199,7 @@ class Twin:
 
     def preempt_for(self, job: Json, name: str) -> bool:
         """Those furthest down, the latest first, until there are enough; if there never are, all stay where they are."""
-        before = copy.deepcopy((self.peers, self.free, self.at_work))
+        before = copy.deepcopy((self.peers, self.free, self.aside, self.at_work))
         lefts = {
             place: {"left": task["left"], "had": task["had"].copy(), "failed_in": task["failed_in"].copy()}
             for place, task in job["tasks"].items()
@@ -1207,7 +1230,7 @@ class Twin:
         if not lacks_peers() and not lacks_room():
             self.offer(job, name, idle(), needed)
             return True
-        self.peers, self.free, self.at_work = before
+        self.peers, self.free, self.aside, self.at_work = before
         for place, left in lefts.items():
             job["tasks"][place].update(left)
         return False
@@ -1240,7 +1263,9 @@ class Twin:
         zk: dict[str, Json | None] = {}
         for name, peer in self.peers.items():
             if peer["state"] != "dead":
-                notes[f"/peer-state/{name}"] = {field: peer[field] for field in ("state", "assignment", "yields")}
+                notes[f"/peer-state/{name}"] = {
+                    field: peer[field] for field in ("state", "assignment", "yields", "drained")
+                }
         for name, job in self.jobs.items():
             job["letters"], job["changing"] = letters_left(job), job["next"] is not None
             notes[f"/job/{name}/status"] = {"name": job["spec"]["name"]} | {field: job[field] for field in STATUS}

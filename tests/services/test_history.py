@@ -249,6 +249,23 @@ def test_a_peer_is_evicted_and_its_task_accounted_for(
         assert "SX-PEER-UNKNOWN" in sardonyx("peers", "evict", "nobody", code=1).stderr
 
 
+def test_a_drained_peer_gets_no_task_until_it_is_taken_in_again(
+    settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx
+) -> None:
+    """The commands say what they did, the list shows it, and a job says that it waits for this peer."""
+    with coordinator(settings), peers(settings, "peer-a"):
+        until(lambda: zk.children(node_paths.PEER_STATE), what="a peer")
+        assert "gets no further task" in sardonyx("peers", "drain", "peer-a").stdout
+        assert "idle, drained" in sardonyx("peers", "list").stdout
+        submit(zk, "one-aaaaaa")
+        until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
+        assert "a user has drained 1 virtual peer" in sardonyx("job", "explain", "one").stdout
+        taken = json.loads(sardonyx("peers", "undrain", "peer-a", "--json").stdout)
+        assert taken == {"host": "", "peers": ["peer-a"]}
+        completed(zk, "one-aaaaaa")
+        assert "taken in again; offered one-aaaaaa/" in sardonyx("peers", "show", "peer-a").stdout
+
+
 def test_why_a_job_does_not_run(settings: Settings, zk: ZooKeeperSession, sardonyx: Sardonyx) -> None:
     """No coordinator leads, peers are missing, others hold them: `explain` says all of it, `show` the weightiest in a line."""
     submit(zk, "one-aaaaaa")
