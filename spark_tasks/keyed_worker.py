@@ -20,7 +20,7 @@ from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import Signature, signature_of
 from sardonyx.state.timers import Timer
 from spark_tasks.failures import function_raised, wrong_result
-from spark_tasks.records import UnfitColumn, to_records, to_table
+from spark_tasks.records import UnfitColumn, records_or_errors, to_table
 from spark_tasks.worker import checked, function, given_params
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -139,7 +139,7 @@ def _function(plan: KeyedPlan) -> KeyedFunction:
         fn,
         on_timer,
         given_params(plan.bundle, plan.params),
-        to_records=to_records,
+        to_records=records_or_errors,
         describe=describe,
         first_fails=plan.first_fails,
     )

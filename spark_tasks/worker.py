@@ -23,7 +23,7 @@ from spark_tasks.code import in_worker
 from spark_tasks.failures import Bad, error_class, function_raised, wrong_result
 from spark_tasks.isolate import Culprit, DataFault, search
 from spark_tasks.read_splits import joined_splits
-from spark_tasks.records import Record, UnfitColumn, rows_at, to_records, to_table
+from spark_tasks.records import Record, UnfitColumn, records_or_errors, rows_at, to_table
 from spark_tasks.units import Units
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -272,7 +272,7 @@ def fault_of(plan: Plan, error: BaseException, table: pa.Table, *, of_data: bool
 
     ``of_data``: False if it would raise the same for any rows.
     """
-    record = table.to_pylist()[0] if table.num_rows == 1 else None
+    record = records_or_errors(table)[0] if table.num_rows == 1 else None
     may_skip = plan.may_skip and of_data
     what = "records" if plan.together is None else "windows"
     return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record, may_skip=may_skip, what=what))
@@ -297,8 +297,10 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
     results: list[Record] = []
     bad: list[Bad] = []
     places: list[int] = []
-    for index, record in enumerate(to_records(table)):
+    for index, record in enumerate(records_or_errors(table)):
         try:
+            if isinstance(record, FunctionError):
+                raise record
             result = call(record)
             if type(result) is dict:
                 results.append(result)
@@ -316,8 +318,10 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
 def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
     """A function of records on a whole table, for fused functions. The first record that it raises for fails the table."""
     results: list[Record] = []
-    for index, record in enumerate(to_records(table)):
+    for index, record in enumerate(records_or_errors(table)):
         try:
+            if isinstance(record, FunctionError):
+                raise record
             result = call(record)
             if result is not None:
                 results += _several(plan, result)
@@ -359,7 +363,7 @@ def _not_records(plan: Plan, cause: str) -> FunctionError:
 def _problem(plan: Plan, error: BaseException, table: pa.Table, index: int) -> FunctionError:
     if isinstance(error, FunctionError):
         return error
-    given = to_records(table.slice(index, 1))[0]  # as it was before the function had it
+    (given,) = records_or_errors(table.slice(index, 1))  # as it was before the function had it
     return function_raised(plan.task, plan.fn, error, given, may_skip=plan.may_skip)
 
 
