@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from peer.provenance import Provenance
 from peer.sinks import FAILED, Sink, taken
-from queues import dead_letters
+from queues import dead_letters, shown_rows
 from queues.dead_letters import Letter, Origin
 from queues.messages import Outgoing
 from sardonyx.connectors import json_text
@@ -50,7 +50,7 @@ class Failed:
             (only,) = json_text.rows(self.value)
             return only.decode()
         except OutputError:  # JSON cannot represent this type
-            return json.dumps(self.value.to_pylist()[0], default=str)
+            return json.dumps(shown_rows.records(self.value)[0], default=str)
 
 
 @dataclass(frozen=True)

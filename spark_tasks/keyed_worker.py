@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sardonyx.connectors.records import to_records
+from sardonyx.connectors.records import records_or_errors
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.state.handles import Cell
@@ -134,7 +134,7 @@ def _function(plan: KeyedPlan) -> KeyedFunction:
         fn,
         on_timer,
         given_params(plan.bundle, plan.params),
-        to_records=to_records,
+        to_records=records_or_errors,
         describe=describe,
         declared=declared_of(plan.schema, plan.task, plan.fn),
         first_fails=plan.first_fails,

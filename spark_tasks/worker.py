@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.base import SplitInput
-from sardonyx.connectors.records import Record, UnfitColumn, rows_at, to_records, to_table
+from sardonyx.connectors.records import Record, UnfitColumn, records_or_errors, rows_at, to_table
 from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import TimeSpec
@@ -283,7 +283,7 @@ def fault_of(plan: Plan, error: BaseException, table: pa.Table, *, of_data: bool
 
     ``of_data``: False if it would raise the same for any rows.
     """
-    record = table.to_pylist()[0] if table.num_rows == 1 else None
+    record = records_or_errors(table)[0] if table.num_rows == 1 else None
     may_skip = plan.may_skip and of_data
     what = "records" if plan.together is None else "windows"
     return DataFault(error, lambda: function_raised(plan.task, plan.fn, error, record, may_skip=may_skip, what=what))
@@ -309,8 +309,10 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
     bad: list[Bad] = []
     places: list[int] = []
     declared = declared_of(plan.schema, plan.task, plan.fn)
-    for index, record in enumerate(to_records(table)):
+    for index, record in enumerate(records_or_errors(table)):
         try:
+            if isinstance(record, FunctionError):
+                raise record
             results += _given(plan, call(record), declared)  # all of them or none: it may raise half-way
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
@@ -325,8 +327,10 @@ def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
     """A function of records on a whole table, for fused functions. The first record that it raises for fails the table."""
     results: list[Record] = []
     declared = declared_of(plan.schema, plan.task, plan.fn)
-    for index, record in enumerate(to_records(table)):
+    for index, record in enumerate(records_or_errors(table)):
         try:
+            if isinstance(record, FunctionError):
+                raise record
             results += _given(plan, call(record), declared)
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
@@ -386,7 +390,7 @@ def _not_records(plan: Plan, cause: str) -> FunctionError:
 def _problem(plan: Plan, error: BaseException, table: pa.Table, index: int) -> FunctionError:
     if isinstance(error, FunctionError):
         return error
-    given = to_records(table.slice(index, 1))[0]  # as it was before the function had it
+    (given,) = records_or_errors(table.slice(index, 1))  # as it was before the function had it
     return function_raised(plan.task, plan.fn, error, given, may_skip=plan.may_skip)
 
 

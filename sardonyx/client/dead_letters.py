@@ -376,8 +376,9 @@ def _record(letter: Letter, value: bytes | None) -> Any:
         return None
     if letter.kind in ("row", "made") and value is not None:
         from queues.dead_letters import row_of
+        from queues.shown_rows import records
 
-        (row,) = row_of(value).to_pylist()
+        (row,) = records(row_of(value))
         return row
     return (value or b"").decode("utf-8", "backslashreplace")
 

@@ -8,9 +8,8 @@ not parse is halved until each bad record is alone. The result for a record ther
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from sardonyx.connectors.values import parsed
+from sardonyx.connectors.values import narrowed, parsed
 from sardonyx.core.text import shorten
 
 _BOM = b"\xef\xbb\xbf"
@@ -34,7 +33,7 @@ _MOST_BYTES = 1 << 30
 """Arrow's JSON blocks are counted in 32 bits; larger batches are parsed in halves."""
 _DEEPEST = 64
 """Levels of nesting from which on types are not inferred: Arrow recurses, and far deeper its stack would overflow."""
-_CHANGED = re.compile(r"Column\(/(.*?)\) changed from (\w+) to (\w+)")
+_TWICE = re.compile(r"Column\(/(.*?)\) was specified twice")
 
 Bad = tuple[int, str]
 """Index of a record and what is wrong with it."""
@@ -118,7 +117,7 @@ class _Parser:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._wire = pa.schema([pa.field(field.name, _wire(field.type)) for field in schema])
-        self._reshape = any(_has_map(field.type) for field in schema)
+        self._reshape = any(_has(pa.types.is_map, kind) for kind in schema.types)
 
     def table(self, records: list[bytes]) -> pa.Table:
         """Parse all records into a table. Raises if even one of them does not fit."""
@@ -149,12 +148,7 @@ class _Parser:
 
     def _reshaped(self, record: bytes) -> bytes:
         """Turn maps into lists of entries, which Arrow can parse. Numbers keep every digit that was written."""
-        try:
-            found = json.loads(
-                record.decode(), parse_float=orjson.Fragment, parse_int=orjson.Fragment, parse_constant=orjson.Fragment
-            )
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+        found = _digits_kept(record)
         if not isinstance(found, dict):
             return record  # Arrow will refuse it
         shaped = {}
@@ -164,7 +158,10 @@ class _Parser:
                     shaped[field.name] = _entries(found[field.name], field.type)
                 except ValueError as error:
                     raise ValueError(f"column {field.name!r} {error}") from None
-        return orjson.dumps(shaped)
+        try:
+            return orjson.dumps(shaped)
+        except TypeError as error:  # half of a surrogate pair, which Python's own parser lets through
+            raise ValueError(str(error)) from None
 
 
 def _parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
@@ -197,8 +194,8 @@ def _wire(kind: pa.DataType) -> pa.DataType:
     """The type that a value is parsed as before it becomes what was declared: moments, dates and bytes are strings."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind):
         return pa.string()
-    if pa.types.is_decimal(kind):
-        return _WIDE
+    if pa.types.is_decimal(kind) or pa.types.is_float32(kind):
+        return _WIDE if pa.types.is_decimal(kind) else pa.float64()
     if pa.types.is_map(kind):
         entry = pa.struct([pa.field("key", pa.string()), pa.field("value", _wire(kind.item_type))])
         return pa.list_(entry)
@@ -213,13 +210,11 @@ def _settled(found: pa.Array, kind: pa.DataType) -> pa.Array:
     """The reverse of :func:`_wire` on values: an array of exactly ``kind``."""
     if found.type == kind:
         return found
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+    if pa.types.is_string(found.type):
         return parsed(found, kind)
-    if pa.types.is_binary(kind):
-        return pa.array([None if text is None else _unbase64(text) for text in found.to_pylist()], kind)
     if pa.types.is_nested(kind):
         return _settled_nested(found, kind)
-    return pc.cast(found, kind)
+    return narrowed(found, kind) if pa.types.is_floating(kind) else pc.cast(found, kind)
 
 
 def _settled_nested(found: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -229,6 +224,8 @@ def _settled_nested(found: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
         keys = parsed(found.values.field("key"), kind.key_type)
+        if not pa.types.is_string(kind.key_type):
+            _check_keys(keys.to_pylist(), found.offsets.to_pylist())
         items = _settled(found.values.field("value"), kind.item_type)
         offsets = (
             pc.if_else(_padded(mask), pa.scalar(None, pa.int32()), found.offsets) if found.null_count else found.offsets
@@ -238,22 +235,20 @@ def _settled_nested(found: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(found.offsets, items, type=kind, mask=mask if found.null_count else None)
 
 
+def _check_keys(keys: list[Any], offsets: list[int]) -> None:
+    """Raise if a map has two texts for one key, such as ``1`` and ``01``."""
+    for start, end in itertools.pairwise(offsets):
+        if len(set(keys[start:end])) < end - start:
+            raise ValueError("a map has one key twice")
+
+
 def _padded(mask: pa.Array) -> pa.Array:
     """A mask of rows as one of offsets, of which there is one more."""
     return pa.concat_arrays([mask, pa.array([False])])
 
 
-def _unbase64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise ValueError(f"{shorten(text)!r} is not base64, in which bytes stand in JSON") from None
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return True
-    return any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
+def _has(is_kind: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    return is_kind(kind) or any(_has(is_kind, kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _entries(value: Any, kind: pa.DataType) -> Any:
@@ -270,20 +265,46 @@ def _entries(value: Any, kind: pa.DataType) -> Any:
 
 
 def _reason(record: bytes, error: Exception, schema: pa.Schema) -> str:
-    """Say what is wrong with a record, in words for people."""
+    """Say what is wrong with a record, in words for people: the column and its value, if it is one value."""
     try:
-        found = orjson.loads(record)
+        orjson.loads(record)
+        wrong = str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
     except orjson.JSONDecodeError as broken:
-        return f"it is not JSON: {broken}"
+        wrong = f"it is not JSON: {broken}"
+    try:
+        found = _digits_kept(record)
+    except ValueError:
+        return wrong
     if not isinstance(found, dict):
         return "it is JSON, but no object"
-    changed = _CHANGED.search(str(error))
-    if changed:
-        path, _, held = changed.groups()
-        name = path.split("/")[0]
-        declared = schema.field(name).type if name in schema.names else changed[2]
-        return f"column {path!r} holds a {held} where the schema says {declared}"
-    return str(error).removeprefix("JSON parse error: ").removesuffix(" in row 0")
+    return next(filter(None, (_misfit(record, found, field) for field in schema)), wrong)
+
+
+def _misfit(record: bytes, found: dict[str, Any], field: pa.Field) -> str:
+    """What is wrong with a column of a record; empty if nothing is."""
+    try:
+        _Parser(pa.schema([field])).table([record])
+    except (ValueError, pa.ArrowException) as error:
+        if twice := _TWICE.search(str(error)):
+            return f"column {twice[1]!r} is there twice"
+        if found.get(field.name) is None:
+            return str(error)
+        try:
+            shown = orjson.dumps(found[field.name]).decode()
+        except TypeError:  # half of a surrogate pair
+            shown = ascii(json.loads(record)[field.name])
+        inner = f": {error}" if pa.types.is_nested(field.type) else ""
+        return f"column {field.name!r} holds {shorten(shown)}, which is no {field.type}{inner}"
+    return ""
+
+
+def _digits_kept(record: bytes) -> Any:
+    """What Python's own parser makes of a record, with numbers as they are written. Raises ``ValueError``."""
+    keep = orjson.Fragment
+    try:
+        return json.loads(record.decode(), parse_float=keep, parse_int=keep, parse_constant=keep)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 # --- Without a declared schema ----------------------------------------------------------------------------------------
@@ -311,7 +332,9 @@ def _inferred(records: list[bytes]) -> tuple[pa.Table, list[Bad]]:
                 good.append(record)
         return _by_hand(good), bad
     plain = pa.schema([field.with_type(_plain(field.type)) for field in found.schema])
-    return (found if plain == found.schema else _parse([record for record in records if record], plain)), bad
+    # What Arrow infers lists from, it parses wrongly: it loses the nulls at their beginning.
+    is_sound = plain == found.schema and not any(_has(pa.types.is_list, kind) for kind in plain.types)
+    return (found if is_sound else _parse([record for record in records if record], plain)), bad
 
 
 def _too_deep(record: bytes) -> bool:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from sardonyx.connectors import moments
 from sardonyx.core.errors import OutputError
+from sardonyx.core.text import shorten
 
 _ROWS = 50_000
 """Rows that are written at a time."""
@@ -139,6 +140,11 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_binary(kind))
 
 
+def column_texts(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """A whole column as strings; see :func:`texts`."""
+    return pa.chunked_array([texts(chunk, name) for chunk in column.chunks], pa.string())
+
+
 def texts(column: pa.Array, name: str) -> pa.Array:
     """A column as strings: what a record's key and a CSV field hold.
 
@@ -158,6 +164,8 @@ def texts(column: pa.Array, name: str) -> pa.Array:
         written = pc.cast(column, pa.string())
     except pa.ArrowException:
         raise _no_form(name, kind) from None
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        _check_range(written, name, kind)
     if pa.types.is_decimal(kind) and pc.any(pc.match_substring(written, "E")).as_py():
         # 1E-8 is a number to everybody, but a surprise to most
         return _strings([None if value is None else f"{value:f}" for value in column.to_pylist()])
@@ -167,22 +175,33 @@ def texts(column: pa.Array, name: str) -> pa.Array:
 def _moments(column: pa.Array, name: str) -> pa.Array:
     """In UTC if they have a zone. Taken for moments without one, which Arrow writes ten times as fast."""
     kind = column.type
+    cut = moments.cut(column)
     try:
-        cut = moments.cut(column)
         plain = pc.cast(cut.view(pa.timestamp(cut.type.unit)), pa.timestamp("us"))
-        written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
-        far = pc.any(pc.starts_with(written, "<")).as_py()  # so Arrow writes what it cannot
-    except pa.ArrowInvalid:
-        far = True
-    if far:
-        raise OutputError(
-            "SX-OUTPUT-TYPE",
-            f"column {name!r} holds a timestamp that cannot be written",
-            cause="it is more than thirty thousand years away; perhaps its unit is not the one of its type",
-            fix="correct it in the task before",
-            where={"column": name},
-        )
+    except pa.ArrowInvalid as error:
+        raise _far(name, kind, str(error)) from None
+    written = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T", max_replacements=1)
+    _check_range(written, name, kind)
     return written if kind.tz is None else pc.binary_join_element_wise(written, "Z", "")
+
+
+def _check_range(written: pa.Array, name: str, kind: pa.DataType) -> None:
+    """Raise if Arrow has written, in place of a value, that it is out of range."""
+    place = pc.index(pc.starts_with(written, "<"), value=True).as_py()
+    if place >= 0:
+        raise _far(name, kind, written[place].as_py())
+
+
+def _far(name: str, kind: pa.DataType, told: str) -> OutputError:
+    what = "date" if pa.types.is_date(kind) else "time" if pa.types.is_time(kind) else "timestamp"
+    return OutputError(
+        "SX-OUTPUT-TYPE",
+        f"column {name!r} holds a {what} that cannot be written: as a number, {told.rpartition(' ')[2].rstrip('>')}",
+        cause=f"its type is {kind}. Dates and moments end thirty thousand years away, and days have 24 hours; "
+        "perhaps its unit is not the one of its type",
+        fix="correct it in the task before",
+        where={"column": name},
+    )
 
 
 def _strings(found: Sequence[str | None]) -> pa.Array:
@@ -190,7 +209,12 @@ def _strings(found: Sequence[str | None]) -> pa.Array:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -226,8 +250,23 @@ def _maps(column: pa.MapArray, name: str) -> list[Any]:
     items = values(column.items, name)
     lengths = [end - start for start, end in zip([first, *ends], ends, strict=False)]
     shift = first if len(keys) > ends[-1] - first else 0
-    pairs = _cut(list(zip(keys[shift:], items[shift:], strict=True)), lengths)
-    return _with_nulls(column, [dict(pair) for pair in pairs])
+    pairs = list(_cut(list(zip(keys[shift:], items[shift:], strict=True)), lengths))
+    found = _with_nulls(column, [dict(pair) for pair in pairs])
+    for pair, value in zip(pairs, found, strict=True):
+        if value is not None and len(value) < len(pair):
+            raise _twice(name, pair)
+    return found
+
+
+def _twice(name: str, pairs: list[Any]) -> OutputError:
+    keys = [key for key, _ in pairs]
+    return OutputError(
+        "SX-OUTPUT-TYPE",
+        f"column {name!r} holds a map that has one key twice: {shorten(repr(pairs))}",
+        cause=f"an object of JSON has each key once, and {next(key for key in keys if keys.count(key) > 1)!r} would be lost",
+        fix="correct it in the task before, or pass the map as an array of structs",
+        where={"column": name},
+    )
 
 
 def _cut(flat: list[Any], lengths: list[int]) -> Iterator[list[Any]]:

@@ -19,7 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from sardonyx.connectors.python_values import NoValue, values
 from sardonyx.core.column_types import UnfitTypes, common, converted
+from sardonyx.core.errors import FunctionError
 
 Record = dict[str, Any]
 
@@ -37,24 +39,38 @@ def rows_at(table: pa.Table, indexes: Sequence[int]) -> pa.Table:
 
 
 def to_records(table: pa.Table) -> list[Record]:
-    """Convert the rows to dicts of Python's own types: ``datetime`` with time zone, ``Decimal``, ``list``, ``dict``."""
+    """Convert the rows to dicts of Python's own types: ``datetime`` with time zone, ``Decimal``, ``list``, ``dict``.
+
+    Raises:
+        FunctionError: ``SX-FN-INPUT``, a value that Python does not have.
+    """
     names = table.column_names
     if not names:
         return [{} for _ in range(table.num_rows)]
-    columns = [_values(column) for column in table.columns]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    columns = [_values(name, column) for name, column in zip(names, table.columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    kind = column.type
-    if kinds.is_timestamp(kind) and kind.unit in ("us", "ms", "s") and kind.tz in (None, "UTC"):
-        # This is about fifty times faster than to_pylist, which makes these values one scalar at a time.
-        values = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]").tolist()
-        if kind.tz is None:
-            return list(values)
-        utc = dt.UTC
-        return [None if value is None else value.replace(tzinfo=utc) for value in values]
-    return list(column.to_pylist(maps_as_pydicts="strict")) if kinds.is_nested(kind) else list(column.to_pylist())
+def records_or_errors(table: pa.Table) -> list[Record | FunctionError]:
+    """Convert the rows as :func:`to_records` does; in place of a row that cannot be converted, the error."""
+    try:
+        return list(to_records(table))
+    except FunctionError as error:
+        if table.num_rows == 1:
+            return [error]
+    return [each for number in range(table.num_rows) for each in records_or_errors(table.slice(number, 1))]
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return values(column)
+    except NoValue as error:
+        raise FunctionError(
+            "SX-FN-INPUT",
+            f"column {name!r} holds a value that Python does not have: {error}",
+            fix="correct it in the task before, or let the function take a pyarrow.Table",
+            where={"column": name},
+        ) from None
 
 
 def to_table(records: list[Record], like: pa.Schema, declared: pa.Schema | None = None) -> pa.Table:
@@ -159,7 +175,7 @@ def typed_as(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _of_class(name: str, values: list[Any], each: type) -> pa.DataType | None:
     """The type of values of one class; None: Arrow may infer it."""
-    if issubclass(each, list | tuple | set | frozenset):
+    if issubclass(each, list | tuple | set | frozenset) and each is not pa.MonthDayNano:
         return pa.list_(_typed(name, [item for value in values for item in value], None).type)
     if issubclass(each, dict):
         fields = dict.fromkeys(itertools.chain.from_iterable(values))

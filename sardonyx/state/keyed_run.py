@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -52,7 +52,7 @@ class KeyedFunction:
         fn: is called for rows.
         on_timer: is called for timers.
         params: further arguments, for each function those that it has parameters for.
-        to_records: makes dicts of rows.
+        to_records: makes dicts of rows; in place of a row that cannot be one, it gives the error.
         describe: makes a failure of an exception.
         declared: what the task declares of results; None: nothing.
         first_fails: stop at the first row or timer that raises: it is the last of ``failed``.
@@ -65,7 +65,7 @@ class KeyedFunction:
         on_timer: Callable[..., Any] | None = None,
         params: Mapping[str, Any] | None = None,
         *,
-        to_records: Callable[[pa.Table], list[dict[str, Any]]] = pa.Table.to_pylist,
+        to_records: Callable[[pa.Table], Sequence[dict[str, Any] | SardonyxError]] = pa.Table.to_pylist,
         describe: Describe | None = None,
         declared: DeclaredResults | None = None,
         first_fails: bool = False,
@@ -203,7 +203,8 @@ class _Run:
             while key.heap and (name := key.next(clock)) is not None:
                 self._fire(key, name)
             self.timers.begin(clock)
-            self._call(key, self.function.fn, record, key.row, clock, max(time, clock), row)
+            fn = _refuse if isinstance(record, SardonyxError) else self.function.fn
+            self._call(key, fn, record, key.row, clock, max(time, clock), row)
 
     def _due(self) -> None:
         """Fire what is due by the clock after the batch."""
@@ -308,6 +309,10 @@ class _Run:
         if found is None:
             found = self.keys[code] = _OfKey(self, code)
         return found
+
+
+def _refuse(error: SardonyxError, **_: Any) -> None:
+    raise error
 
 
 def _results(given: object) -> list[dict[str, Any]]:

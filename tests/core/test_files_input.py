@@ -261,10 +261,10 @@ def test_types(tmp_path):
     schema = "i tinyint, f float, b boolean, d date, t timestamp, z timestamp_ntz, m decimal(10,2), y binary"
     content = (
         "i,f,b,d,t,z,m,y\n"
-        " 7 ,1.5,TRUE,2013-01-01,2013-01-01 10:00:00,2013-01-01T10:00:00,1.5,ab\n"
+        " 7 ,1.5,TRUE,2013-01-01,2013-01-01 10:00:00,2013-01-01T10:00:00,1.5,YWI=\n"
         "+7,1e3,false,1969-12-31,2013-01-01T10:00:00.123456789+05:30,2013-01-01,-2,\n"
-        "-128,inf,True,0001-01-01,2013-01-01T10:00Z,2013-01-01 10:00,0.10,\u00e9\n"
-        "0,-0.0,FALSE,9999-12-31,2013-01-01,2013-01-01 10:00:00.5,NA,x\n"
+        "-128,inf,True,0001-01-01,2013-01-01T10:00Z,2013-01-01 10:00,0.10,w6k=\n"
+        "0,-0.0,FALSE,9999-12-31,2013-01-01,2013-01-01 10:00:00.5,NA,eA==\n"
     )
     table = csv(tmp_path, content, header=True, schema=schema)
     assert table["i"].to_pylist() == [7, 7, -128, 0]
@@ -296,6 +296,7 @@ def test_types(tmp_path):
         ("timestamp_ntz", "2013-01-01T10:00:00Z"),
         ("decimal(4,1)", "1.55"),
         ("decimal(4,1)", "12345"),
+        ("binary", "ab"),
     ],
 )
 def test_a_value_that_does_not_fit_says_where(tmp_path, kind, text):
@@ -414,7 +415,7 @@ def test_json_lines(tmp_path):
     assert table["a"].to_pylist() == [1, None, None, 4]
     assert table["t"].to_pylist()[3] == datetime(2013, 1, 1, 10, tzinfo=UTC)
     file.write_text('{"a":1}\n\n{"a":"x"}\n')
-    with pytest.raises(InputError, match="line 3: column 'a' holds a string where the schema says int32"):
+    with pytest.raises(InputError, match=r'line 3: column .a. holds "x", which is no int32'):
         read(file, format="json", schema="a int", split_size=4)
     with pytest.raises(InputError, match="json files need a schema"):
         connectors(file, format="json")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sardonyx.connectors.records import records_or_errors
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.errors import FunctionError, InputError
 from sardonyx.core.keyed import KeyedSpec
@@ -254,6 +255,26 @@ def test_what_is_no_row_fails_its_record(back):
 
 
 # --- Timers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_with_a_value_that_python_does_not_have_is_bad_alone():
+    """The other rows of its key go on; the error names the column and the value."""
+
+    def count(row: dict, n: State[int]) -> dict:
+        n.value += 1
+        return {"n": n.value}
+
+    machine = machine_of(count)
+    machine.function.to_records = records_or_errors
+    table = pa.table({"user": ["a"] * 3, "day": pa.array([0, 2_932_897, 1], pa.date32())})
+    work, done, planned = machine.plan([KeyedPiece(table, NEVER, np.zeros(3, np.int64))], NEVER)
+    machine.commit(planned)
+    machine.note(work, done)
+    (failed,) = done.failed
+    assert given(machine) == [{"n": 1}, {"n": 2}]
+    assert (failed.row, failed.failure.code) == (1, "SX-FN-INPUT")
+    assert "column 'day' holds" in failed.failure.message
+    assert "10000-01-01" in failed.failure.message
 
 
 def at(second: int) -> dt.datetime:

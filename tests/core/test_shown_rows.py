@@ -108,3 +108,15 @@ def test_values_fit_into_json_and_are_cut() -> None:
     assert (shown["nan"], shown["large"], shown["exact"], shown["true"]) == ("nan", str(EXACT + 1), -EXACT, True)
     assert (shown["day"], shown["price"]) == ("2026-11-27", "1.50")
     assert shown["inner"] == {"at": "2026-11-27 00:00:00+00:00", "none": None}
+
+
+def test_values_that_python_does_not_have_are_shown_as_texts() -> None:
+    """A date or a moment after 9999: the row can be looked at all the same, and its neighbours are as they were."""
+    days = pa.array([0, 2_932_897], pa.date32())
+    moments = pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", "UTC"))
+    (value,) = [each.value for each in block.encode(pa.table({"day": days, "at": moments}))]
+    shown = [row.record for row in rows("internal", Message(value))]
+    assert shown == [
+        {"day": "1970-01-01", "at": "1970-01-01 00:00:00+00:00"},
+        {"day": "10000-01-01", "at": "10000-01-01 00:00:00.000000Z"},
+    ]

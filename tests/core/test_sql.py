@@ -153,11 +153,24 @@ def test_what_a_database_refuses_is_told_in_its_words(path: Path, run: Run):
     assert code(table="t") == "SX-INPUT-SCHEMA"
     assert code(query="select * from t") == "SX-INPUT-SCHEMA"
     assert code(table="t", schema="p int") == "SX-INPUT-TYPE"
+    assert code(query="select 0.5 id", schema="id bigint") == "SX-INPUT-TYPE"
+    assert code(query="select 1577836800 id", schema="id timestamp") == "SX-INPUT-TYPE"
+    assert code(query="select cast(x'ff' as text) id", schema="id string") == "SX-INPUT-TYPE"
     run("insert into t values (1, x'01', 'here')")
     assert code(table="t", schema="id int", split_by="b", splits=2) == "SX-INPUT-SPLIT"
     error = refused(OutputError, lambda: write(path, pa.table({"id": [1], "more": [2]})))
     assert error.code == "SX-OUTPUT-DATABASE"
     assert "more" in error.message
+
+
+def test_sqlite_does_not_round_decimals_in_a_table_of_the_users(path: Path, run: Run):
+    """In a column declared as a number it would make floats of them. A text keeps all digits."""
+    run("create table t (price decimal(38,0), text text)")
+    table = pa.table({"price": pa.array([Decimal(2**63)], pa.decimal128(38, 0))})
+    error = refused(OutputError, lambda: write(path, table))
+    assert (error.code, error.message.split(",")[0]) == ("SX-OUTPUT-TYPE", "column 'price' holds '9223372036854775808'")
+    write(path, table.rename_columns(["text"]))
+    assert run("select * from t") == [(None, "9223372036854775808")]
 
 
 def test_a_row_that_is_refused_leaves_nothing(path: Path, run: Run):
@@ -343,3 +356,6 @@ def test_what_only_other_rights_would_mend_is_not_waited_for(path, run):
         told(psycopg.OperationalError("FATAL:  sorry, too many clients already"), None),
     ]
     assert {code(each) for each in away} == {"SX-DATABASE-UNREACHABLE"}
+    unheld = told(psycopg.DataError("date too large (after year 10K): 'infinity'"), None)
+    with pytest.raises(OutputError), database.explained(address, OutputError, "SX-OUTPUT-DATABASE", "write"):
+        unheld()

@@ -73,10 +73,10 @@ def _explained(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise missing(path) from None
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:  # the latter from a codec
         raise InputError(
             "SX-INPUT-UNREADABLE",
-            f"{path} cannot be read: {error.strerror or error}",
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
             fix="check the file and its permissions on the machines that run peers and Spark workers",
             where={"path": path},
         ) from error

@@ -20,6 +20,7 @@ from sardonyx.connectors.base import Split
 from sardonyx.connectors.files import byte_ranges, csv_rows, parquet_rows
 from sardonyx.connectors.files.csv_rows import Dialect, Misfit
 from sardonyx.connectors.schema import arrow_schema
+from sardonyx.connectors.usual import usual
 from sardonyx.core import units
 from sardonyx.core.errors import InputError
 
@@ -137,7 +138,7 @@ class FilesInput:
                 Split({**data, "start": first, "end": end}, rows)
                 for first, end, rows in parquet_rows.groups(found, self._split_size)
             ]
-            return pieces, parquet_rows.usual(found.schema_arrow)
+            return pieces, usual(found.schema_arrow)
         columns = None
         if self._format == "csv":
             source, encoding = self._beginning(file, path)

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sardonyx.connectors.files.parquet_rows import usual
-from sardonyx.connectors.moments import cut_table
+from sardonyx.connectors.usual import usual_table
 from sardonyx.core.column_types import UnfitTypes, common_schema, converted
 from sardonyx.core.errors import OutputError
 
@@ -29,21 +28,37 @@ def writable(table: pa.Table) -> pa.Table:
     Raises:
         OutputError: ``SX-OUTPUT-TYPE``, a moment that microseconds cannot hold.
     """
-    table = cut_table(table)
-    kept = usual(table.schema.remove_metadata())
+    table = usual_table(table.replace_schema_metadata(None))
+    kept = table.schema
     written = pa.schema([field.with_type(_typed(field.type)) for field in kept])
-    try:
-        table = table.cast(written)
-    except pa.ArrowException as error:
-        raise OutputError(
-            "SX-OUTPUT-TYPE",
-            f"the rows cannot be written to Parquet: {error}",
-            cause="it is a moment hundreds of thousands of years away; perhaps its unit is not the one of its type",
-            fix="correct it in the task before",
-        ) from None
     if written == kept:
-        return table.replace_schema_metadata(None)
-    return table.replace_schema_metadata({_BEFORE: base64.b64encode(kept.serialize().to_pybytes())})
+        return table
+    return table.cast(written).replace_schema_metadata({_BEFORE: base64.b64encode(kept.serialize().to_pybytes())})
+
+
+def encode(table: pa.Table, codec: str) -> memoryview:
+    """A table that :func:`writable` or :func:`fitted` gave, as a file of Parquet.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-TYPE``, Parquet has no such type.
+    """
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(table, sink, compression=codec)
+    except (pa.ArrowException, OSError):
+        for field in table.schema:
+            try:
+                pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
+            except (pa.ArrowException, OSError) as error:
+                raise OutputError(
+                    "SX-OUTPUT-TYPE",
+                    f"column {field.name!r} has type {field.type}, which Parquet cannot hold",
+                    cause=str(error),
+                    fix="cast it in the task before, or leave it out",
+                    where={"column": field.name},
+                ) from None
+        raise
+    return memoryview(sink.getvalue())
 
 
 def unified(paths: Sequence[Path]) -> tuple[pa.Schema, list[Path]]:

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import structlog
 
 from sardonyx.connectors import json_text
@@ -166,10 +165,10 @@ class FilesOutput:
         return f".{self._format}{_SUFFIXES.get(codec or '', '')}"
 
     def _encoded(self, table: pa.Table) -> memoryview:
-        sink = pa.BufferOutputStream()
         if self._format == "parquet":
-            pq.write_table(one_schema.writable(table), sink, compression=self._codec or "snappy")
-        elif self._codec in (None, "none"):
+            return one_schema.encode(one_schema.writable(table), self._codec or "snappy")
+        sink = pa.BufferOutputStream()
+        if self._codec in (None, "none"):
             self._write_text(table, sink)
         else:
             with pa.CompressedOutputStream(sink, self._codec) as out:
@@ -181,8 +180,8 @@ class FilesOutput:
             out.write(b"\n".join(json_text.rows(table)) + b"\n")
             return
         texts = {
-            name: pa.chunked_array([json_text.texts(chunk, name) for chunk in column.chunks], pa.string())
-            if json_text.is_text(column.type) or pa.types.is_nested(column.type)
+            name: json_text.column_texts(column, name)
+            if json_text.is_text(column.type) or pa.types.is_nested(column.type) or pa.types.is_string_view(column.type)
             else column
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
@@ -261,12 +260,11 @@ class FilesOutput:
             return
         schema, others = one_schema.unified([self._place(entry) for entry in entries])
         for path in others:
-            sink = pa.BufferOutputStream()
-            pq.write_table(one_schema.fitted(path, schema), sink, compression=self._codec or "snappy")
+            data = one_schema.encode(one_schema.fitted(path, schema), self._codec or "snappy")
             self._check_no_link()
             disk.make_folder(self._staging)
             new = self._staging / f"{path.name}.anew"
-            disk.write(new, memoryview(sink.getvalue()))
+            disk.write(new, data)
             disk.rename(new, path)
         if others:
             _log.info("files_rewritten", path=str(self._folder), count=len(others))

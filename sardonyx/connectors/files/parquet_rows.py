@@ -8,7 +8,9 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sardonyx.connectors.moments import changed_inside, cut_table
+from sardonyx.connectors.moments import cut_table
+from sardonyx.connectors.usual import usual
+from sardonyx.connectors.values import narrowed
 from sardonyx.core.errors import InputError
 from sardonyx.core.text import nearest, shorten
 
@@ -82,7 +84,8 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
     for field in wanted:
         column = table[field.name]
         try:
-            column = column.cast(field.type)
+            is_float = pa.types.is_floating(column.type) and pa.types.is_floating(field.type)
+            column = narrowed(column, field.type) if is_float else column.cast(field.type)
             wrong = "is declared NOT NULL and lacks a value" if column.null_count and not field.nullable else ""
         except (pa.ArrowException, ValueError) as error:
             wrong = f"has type {column.type}, which cannot be read as {field.type}: {error}"
@@ -95,25 +98,6 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
             )
         columns.append(column)
     return pa.table(columns, schema=wanted)
-
-
-def usual(schema: pa.Schema) -> pa.Schema:
-    """A file's own types as the ones that Spark has: moments in microseconds of UTC, no dictionaries, no metadata."""
-    return pa.schema([pa.field(field.name, _usual(field.type), field.nullable) for field in schema])
-
-
-def _usual(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pa.types.is_dictionary(kind):
-        return _usual(kind.value_type)
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_date64(kind):
-        return pa.date32()
-    return changed_inside(kind, _usual)
 
 
 def _unreadable(path: str, error: Exception) -> InputError:

@@ -93,10 +93,18 @@ def _engine(address: Address, _pid: int) -> sa.Engine:
         url = url.set(username=address.user)
     if address.password_env is not None:
         url = url.set(password=_password(address.password_env))
-    limits = {"lock_timeout": _PATIENCE, "idle_in_transaction_session_timeout": _IDLE}
-    options = " ".join(f"-c {name}={seconds}s" for name, seconds in limits.items())
+    # In UTC no moment of the years 1 to 9999 becomes one that Python does not have.
+    session = {"lock_timeout": f"{_PATIENCE}s", "idle_in_transaction_session_timeout": f"{_IDLE}s", "TimeZone": "UTC"}
+    options = " ".join(f"-c {name}={value}" for name, value in session.items())
     arguments = {"connect_timeout": _REACHED_WITHIN, "application_name": "sardonyx", "options": options, **_SILENCE}
-    return sa.create_engine(url, pool_pre_ping=True, max_overflow=-1, connect_args=arguments)
+    return sa.create_engine(
+        url, pool_pre_ping=True, max_overflow=-1, connect_args=arguments, json_deserializer=_json_as_it_is
+    )
+
+
+def _json_as_it_is(text: bytes | str) -> str:
+    """JSON is read as text, so that its numbers keep all their digits."""
+    return text if isinstance(text, str) else text.decode()
 
 
 def _password(variable: str) -> str:
@@ -142,7 +150,7 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
                 fix="check its address, and whether it runs",
                 where=where,
             ) from error
-        if isinstance(error, sa.exc.OperationalError) and not _is_about_names(error):
+        if isinstance(error, sa.exc.OperationalError) and not (_is_about_names(error) or is_about_a_value(error)):
             raise SetupError(
                 "SX-DATABASE-REFUSED",
                 f"the database could not {what}: {told}",
@@ -171,10 +179,20 @@ def _is_denied(error: sa.exc.DBAPIError) -> bool:
     return error.statement is None and bool(re.search(r"authentication failed|does not exist", str(error.orig)))
 
 
+def is_about_a_value(error: sa.exc.DBAPIError) -> bool:
+    """Whether the driver cannot make Python's value of a value that the database has: a date after the year 9999, say."""
+    import sqlalchemy as sa
+
+    told_by_driver = isinstance(error, sa.exc.DataError) and not _state(error)
+    return told_by_driver or "Could not decode" in str(error.orig)  # the latter from sqlite3
+
+
 def _is_away(error: sa.exc.DBAPIError) -> bool:
     """Whether there is no connection: connecting failed, the connection broke, or the server ended it."""
     if error.connection_invalidated:
         return True
+    if is_about_a_value(error):
+        return False
     state = _state(error)
     if not state:  # the database did not send this error; it came from connecting, unless a statement was running
         return error.statement is None
@@ -246,6 +264,10 @@ _SQLITE = (
 """A pattern in the name of a declared SQLite type -> Spark's type. The first match counts."""
 
 
+SQLITE_DIGITS, SQLITE_WHOLE = 15, 18
+"""Digits that SQLite keeps of a decimal, and of a whole one, in a column that is declared as a number."""
+
+
 def of_postgres(name: str, precision: int | None, scale: int | None) -> str | None:
     """Return Spark's name for a PostgreSQL type, or None if we know none."""
     if name == "numeric":
@@ -256,9 +278,22 @@ def of_postgres(name: str, precision: int | None, scale: int | None) -> str | No
 def of_sqlite(declared: str) -> str | None:
     """Return Spark's name for the declared type of an SQLite column, or None if we know none."""
     name = declared.upper()
-    if found := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
-        return f"decimal({found[1]},{found[2] or 0})"
+    if found := re.fullmatch(r"(?:DECIMAL|NUMERIC)(?:_TEXT)?\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
+        return f"decimal({found[1]},{found[2] or 0})" if int(found[1]) <= 38 else None
     return next((kind for pattern, kind in _SQLITE if re.search(pattern, name)), None)
+
+
+def _text_of_digits(precision: int, scale: int) -> Any:
+    """A type by whose name SQLite keeps decimals as texts."""
+    from sqlalchemy.types import UserDefinedType
+
+    class TextOfDigits(UserDefinedType[Any]):
+        cache_ok = True
+
+        def get_col_spec(self, **_: Any) -> str:
+            return f"DECIMAL_TEXT({precision}, {scale})"
+
+    return TextOfDigits()
 
 
 def to_sql(kind: pa.DataType) -> Any:
@@ -266,7 +301,10 @@ def to_sql(kind: pa.DataType) -> Any:
     import sqlalchemy as sa
 
     if pa.types.is_decimal(kind):
-        return sa.Numeric(kind.precision, kind.scale)
+        number = sa.Numeric(kind.precision, kind.scale)
+        if kind.precision <= (SQLITE_DIGITS if kind.scale else SQLITE_WHOLE):
+            return number
+        return number.with_variant(_text_of_digits(kind.precision, kind.scale), "sqlite")
     if pa.types.is_timestamp(kind):
         return sa.DateTime(timezone=kind.tz is not None)
     if pa.types.is_nested(kind):

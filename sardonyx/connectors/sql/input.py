@@ -16,14 +16,14 @@ import itertools
 import json
 import re
 import uuid
-from collections.abc import Iterator
-from datetime import date, datetime
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sardonyx.connectors import values
+from sardonyx.connectors import json_rows, values
 from sardonyx.connectors.base import Split
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.sql import database
@@ -81,7 +81,7 @@ class SqlInput:
         """
         schema = arrow_schema(data["ddl"])
         with explained(self._address, InputError, "SX-INPUT-DATABASE", "give the rows"), self._snapshot() as connection:
-            rows = connection.execute(self._select(schema, data)).all()
+            rows = self._rows(connection, schema, data)
         if len(rows) != data["rows"]:
             raise InputError(
                 "SX-INPUT-CHANGED",
@@ -92,6 +92,22 @@ class SqlInput:
             )
         columns = list(zip(*rows, strict=True)) or [()] * len(schema)
         return pa.table([self._array(column, field) for column, field in zip(columns, schema, strict=True)], schema)
+
+    def _rows(self, connection: sa.Connection, schema: pa.Schema, data: dict[str, Any]) -> Sequence[Any]:
+        import sqlalchemy as sa
+
+        try:
+            return connection.execute(self._select(schema, data)).all()
+        except sa.exc.DBAPIError as error:
+            if not database.is_about_a_value(error):
+                raise
+            for field in schema:
+                try:
+                    connection.execute(self._select(pa.schema([field]), data)).all()
+                except sa.exc.DBAPIError as of_column:
+                    told = f"cannot be read: {str(of_column.orig).strip().splitlines()[0]}"
+                    raise self._misfit(field, told) from of_column
+            raise
 
     # --- Cutting ------------------------------------------------------------------------------------------------------
 
@@ -229,18 +245,30 @@ class SqlInput:
         """Convert the values of a column to Arrow. A value of another type becomes the declared one, or is refused."""
         try:
             return _array(column, field.type)
-        except (values.BadValue, pa.ArrowException, ArithmeticError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                "SX-INPUT-TYPE",
-                f"{self._shown}: column {field.name!r} holds a value that is not of type {field.type}",
-                cause=shorten(str(error), 300),
-                fix="declare the type that the column has: schema=...",
-                where={"database": self._address.url, "column": field.name},
-            ) from error
+        except _UNFIT as error:
+            for value in column:
+                try:
+                    _array((value,), field.type)
+                except _UNFIT as of_value:
+                    told = f"is no {field.type}: {str(of_value) or type(of_value).__name__}"
+                    raise self._misfit(field, told, repr(value)) from of_value
+            raise self._misfit(field, f"is no {field.type}: {error}") from error
+
+    def _misfit(self, field: pa.Field, told: str, value: str = "a value") -> InputError:
+        return InputError(
+            "SX-INPUT-TYPE",
+            f"{self._shown}: column {field.name!r} holds {shorten(value)}, which {shorten(told, 300)}",
+            fix="declare the type that the column has: schema=...; or cast it in a query",
+            where={"database": self._address.url, "column": field.name},
+        )
 
     @property
     def _shown(self) -> str:
         return f"table {self._table}" if self._table is not None else "the query"
+
+
+_UNFIT = (values.BadValue, pa.ArrowException, ArithmeticError, TypeError, ValueError, OverflowError)
+"""What is raised for a value that is not of its column's type."""
 
 
 def _array(column: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
@@ -248,12 +276,24 @@ def _array(column: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
         return pa.array([_text(value) for value in column], kind)
     present = [value for value in column if value is not None]
     if present and all(isinstance(value, str) for value in present):  # SQLite has no dates, and others cast to text
-        return values.parsed(pa.array(column, pa.string()), kind)
+        return (
+            _of_json(column, kind) if pa.types.is_nested(kind) else values.parsed(pa.array(column, pa.string()), kind)
+        )
     if pa.types.is_boolean(kind) and all(value in (0, 1) for value in present):
         return pa.array([None if value is None else bool(value) for value in column], kind)
     if pa.types.is_decimal(kind):
         column = tuple(Decimal(repr(value)) if isinstance(value, float) else value for value in column)
-    return pa.array(column, kind)
+    return values.of_python(column, kind)
+
+
+def _of_json(column: tuple[str | None, ...], kind: pa.DataType) -> pa.Array:
+    """Nested values, as they stand in JSON."""
+    name = "value"
+    records = [f'{{"{name}":{"null" if text is None else text}}}'.encode() for text in column]
+    table, bad = json_rows.decode(records, pa.schema([(name, kind)]))
+    if bad:
+        raise ValueError(bad[0][1])
+    return table[name].combine_chunks()
 
 
 def _text(value: Any) -> str | None:
@@ -263,6 +303,8 @@ def _text(value: Any) -> str | None:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        raise TypeError("the driver makes 30 days of a month; cast it to text in a query")
     return str(value)
 
 

@@ -20,24 +20,26 @@ late. The rows of a sealed task are removed a week after its seal, when a later 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import structlog
 
 from sardonyx.connectors import json_text
 from sardonyx.connectors.base import PositionsMoved, StoredPosition
-from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.sql import database
 from sardonyx.connectors.sql.database import Address, create_table, explained
 from sardonyx.connectors.sql.transaction import HeldTransaction
+from sardonyx.connectors.usual import usual_table
 from sardonyx.core.errors import OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.text import shorten
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -103,7 +105,7 @@ class SqlOutput:
 
         Raises:
             PositionsMoved: another peer has the batch, or the database ended this transaction to resolve a deadlock.
-            OutputError: ``SX-OUTPUT-DATABASE`` if the database does not accept the rows.
+            OutputError: ``SX-OUTPUT-DATABASE`` if the database does not accept the rows; ``SX-OUTPUT-TYPE``, a value.
             SetupError: ``SX-DATABASE-UNREACHABLE``, ``SX-DATABASE-REFUSED``.
         """
 
@@ -112,6 +114,7 @@ class SqlOutput:
             self._write(connection, table)
 
         self.abandon()
+        table = usual_table(table)
         with self._explained("take the rows"):
             self._prepare()
             if table.num_rows:
@@ -182,9 +185,9 @@ class SqlOutput:
 
         if not table.num_rows:
             return
-        table = cut_table(table)  # PostgreSQL would round
+        columns = [self._plain(table[name], name, connection) for name in table.column_names]
         if not self._address.is_sqlite and not self._keys:
-            self._copy(connection, table)
+            self._copy(connection, pa.table(columns, table.column_names))
             return
         place = sa.table(self._name, *map(sa.column, table.column_names), schema=self._schema)
         statement: Any = sa.insert(place)
@@ -196,13 +199,53 @@ class SqlOutput:
                 if rest
                 else insert.on_conflict_do_nothing(index_elements=self._keys)
             )
-        columns = [_values(table[name], name, is_sqlite=self._address.is_sqlite) for name in table.column_names]
         names = table.column_names
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*(each.to_pylist() for each in columns), strict=True)]
         # Sorted by key: otherwise two peers could each wait for a row that the other has locked.
         # The sort is stable, so the last row of equal keys still wins.
         rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
         connection.execute(statement, rows)
+
+    def _plain(self, column: pa.ChunkedArray, name: str, connection: sa.Connection) -> pa.ChunkedArray:
+        """A column as numbers, booleans, texts and bytes: what every driver takes.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-TYPE``, a value that the database cannot hold.
+        """
+        kind = column.type
+        if (
+            pa.types.is_nested(kind)
+            or pa.types.is_temporal(kind)
+            or pa.types.is_decimal(kind)
+            or pa.types.is_uint64(kind)
+        ):
+            written = json_text.column_texts(column, name)
+            if self._address.is_sqlite:
+                if pa.types.is_decimal(kind):
+                    self._check_digits(written, name, connection)
+                return _as_sqlite_has_moments(written) if pa.types.is_timestamp(kind) else written
+            if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+                _refuse(written, pc.match_substring_regex(written, "^(-|0000)"), name, "databases count years from 1")
+            return written
+        if not self._address.is_sqlite and pa.types.is_string(kind):
+            _refuse(column, pc.match_substring(column, "\0"), name, "texts of PostgreSQL cannot hold the character NUL")
+        return column
+
+    def _check_digits(self, written: pa.ChunkedArray, name: str, connection: sa.Connection) -> None:
+        """Refuse decimals that SQLite would round: it makes floats of texts in columns that are not declared as texts."""
+        digits = pc.utf8_length(pc.replace_substring_regex(written, r"^-?0*\.?0*|\.", ""))
+        is_whole = pc.invert(pc.match_substring(written, "."))
+        most = pc.if_else(is_whole, database.SQLITE_WHOLE, database.SQLITE_DIGITS)
+        is_rounded = pc.greater(digits, most)
+        if not pc.any(is_rounded).as_py():
+            return
+        told = connection.exec_driver_sql(
+            "SELECT name, type FROM pragma_table_info(?, ?)", (self._name, self._schema or "main")
+        ).all()
+        kind = next((row.type for row in told if row.name.lower() == name.lower()), "")
+        if kind and not re.search("CHAR|CLOB|TEXT|BLOB", kind, re.IGNORECASE):
+            reason = f"SQLite rounds it in a column declared {kind}; declare the column DECIMAL_TEXT(p, s)"
+            _refuse(written, is_rounded, name, reason)
 
     def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
         """Write the rows with COPY, PostgreSQL's own way for many rows.
@@ -213,7 +256,7 @@ class SqlOutput:
 
         place = sql.Identifier(*(part for part in (self._schema, self._name) if part is not None))
         sink = pa.BufferOutputStream()
-        columns = {name: _copied(table[name], name) for name in table.column_names}
+        columns = {name: _copied(table[name]) for name in table.column_names}
         pacsv.write_csv(pa.table(columns), sink, pacsv.WriteOptions(include_header=False))
         driver: Any = connection.connection.driver_connection
         # Names as they are: SQLAlchemy's would double percent signs, which this call does not halve again.
@@ -289,33 +332,28 @@ def _positions_table(schema: str | None) -> sa.Table:
     )
 
 
-def _copied(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Convert a column to what COPY reads from CSV: nested values as JSON, bytes in hexadecimal."""
-    kind = column.type
-    if pa.types.is_nested(kind):
-        return _nested(column, name)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert a column to what COPY reads from CSV: bytes in hexadecimal."""
+    if pa.types.is_binary(column.type):
         return pa.chunked_array(
             [[None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()]], pa.string()
         )
     return column
 
 
-def _nested(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    return pa.chunked_array([json_text.texts(chunk, name) for chunk in column.chunks], pa.string())
+def _as_sqlite_has_moments(written: pa.ChunkedArray) -> pa.ChunkedArray:
+    """With a space and a zone in digits, as Python's driver of SQLite has always written them."""
+    spaced = pc.replace_substring(written, "T", " ", max_replacements=1)
+    return pc.replace_substring(spaced, "Z", "+00:00")
 
 
-def _values(column: pa.ChunkedArray, name: str, *, is_sqlite: bool) -> list[Any]:
-    """Convert a column to values that the drivers accept.
-
-    Nested values become JSON. SQLite accepts decimals, dates and moments only as text.
-    """
-    kind = column.type
-    if pa.types.is_nested(kind):
-        return _nested(column, name).to_pylist()  # type: ignore[no-any-return]
-    found: list[Any] = column.to_pylist()
-    if not is_sqlite:
-        return found
-    if pa.types.is_timestamp(kind):
-        return [None if value is None else value.isoformat(sep=" ", timespec="microseconds") for value in found]
-    return [str(value) if isinstance(value, Decimal) or hasattr(value, "isoformat") else value for value in found]
+def _refuse(written: pa.ChunkedArray, which: pa.ChunkedArray, name: str, reason: str) -> None:
+    place = pc.index(which, value=True).as_py()
+    if place >= 0:
+        raise OutputError(
+            "SX-OUTPUT-TYPE",
+            f"column {name!r} holds {shorten(repr(written[place].as_py()))}, which the database cannot hold",
+            cause=reason,
+            fix="correct it in the task before, or make it a text",
+            where={"column": name},
+        )

@@ -73,12 +73,19 @@ def _complex(schema: Mapping[str, Any], kind: Any, named: dict[str, pa.DataType]
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     if kind == "record":
-        return pa.struct([pa.field(field["name"], _to_arrow(field["type"], named)) for field in schema["fields"]])
+        return pa.struct([_field(field, named) for field in schema["fields"]])
     if kind == "array":
         return pa.list_(pa.field("element", _to_arrow(schema["items"], named)))
     if kind == "map":
         return pa.map_(pa.string(), _to_arrow(schema["values"], named))
     return _to_arrow(kind, named)
+
+
+def _field(field: Mapping[str, Any], named: dict[str, pa.DataType]) -> pa.Field:
+    try:
+        return pa.field(field["name"], _to_arrow(field["type"], named))
+    except ValueError as error:
+        raise ValueError(f"field {field['name']!r}: {error}") from None
 
 
 _WRITTEN: dict[pa.DataType, Any] = {
@@ -126,27 +133,32 @@ def _record(fields: list[pa.Field], name: str) -> dict[str, Any]:
                 where={"column": field.name},
             )
     written = [
-        {"name": field.name, "type": ["null", _of_arrow(field.type, f"{name}_{field.name}")], "default": None}
+        {
+            "name": field.name,
+            "type": ["null", _of_arrow(field.type, f"{name}_{field.name}", field.name)],
+            "default": None,
+        }
         for field in fields
     ]
     return {"type": "record", "name": name, "fields": written}
 
 
-def _of_arrow(kind: pa.DataType, name: str) -> Any:
+def _of_arrow(kind: pa.DataType, name: str, column: str) -> Any:
     if kind in _WRITTEN:
         return _WRITTEN[kind]
     if pa.types.is_timestamp(kind):
         return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind) and kind.scale >= 0:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pa.types.is_struct(kind):
         return _record(list(kind), name)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return {"type": "array", "items": ["null", _of_arrow(kind.value_type, name)]}
+        return {"type": "array", "items": ["null", _of_arrow(kind.value_type, name, column)]}
     if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-        return {"type": "map", "values": ["null", _of_arrow(kind.item_type, name)]}
+        return {"type": "map", "values": ["null", _of_arrow(kind.item_type, name, column)]}
     raise OutputError(
         "SX-OUTPUT-TYPE",
-        f"Avro cannot hold values of type {kind}",
+        f"column {column!r}: Avro cannot hold values of type {kind}",
         fix="cast the column in the task before, or give the schema: value_schema=...",
+        where={"column": column},
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from sardonyx.connectors import json_text
 from sardonyx.core.errors import OutputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -137,7 +138,12 @@ def _row(message: Any) -> dict[str, Any]:
 def _value(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == _MOMENT:
-            return value.ToDatetime(tzinfo=UTC)
+            try:
+                return value.ToDatetime(tzinfo=UTC)
+            except (ValueError, OverflowError):
+                raise ValueError(
+                    f"field {field.name!r} holds second {value.seconds}, outside the years 1 to 9999"
+                ) from None
         return _row(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
@@ -161,6 +167,24 @@ _WRITTEN = {
     pa.large_binary(): FieldDescriptor.TYPE_BYTES,
     pa.null(): FieldDescriptor.TYPE_STRING,
 }
+
+
+def writable(table: pa.Table) -> pa.Table:
+    """Rows with dates, decimals and moments without a zone as texts, as JSON has them; those in nested values stay.
+
+    Raises:
+        OutputError: ``SX-OUTPUT-TYPE``, a value that cannot be written as text.
+    """
+    columns = {
+        name: json_text.column_texts(column, name) if _is_text(column.type) else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return pa.table(columns)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    has_no_zone = pa.types.is_timestamp(kind) and kind.tz is None
+    return bool(has_no_zone or pa.types.is_date(kind) or pa.types.is_decimal(kind))
 
 
 def message_of(schema: pa.Schema, name: str) -> Any:
@@ -209,7 +233,7 @@ def _declare(message: Any, field: Any, kind: pa.DataType, path: str) -> None:
         _fill(message.nested_type.add(name=path.rpartition(".")[2]), list(kind), path)
     elif kind in _WRITTEN:
         field.type = _WRITTEN[kind]
-    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind):
+    elif _is_text(kind):
         field.type = FieldDescriptor.TYPE_STRING
     else:
         raise OutputError(
@@ -259,4 +283,4 @@ def _text(field: FieldDescriptor, value: Any) -> Any:
         return value
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return value.isoformat() if hasattr(value, "isoformat") else f"{value:f}"

@@ -12,17 +12,19 @@ import os
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from queues import schema_registry
 from sardonyx.connectors.base import Decoded
-from sardonyx.connectors.moments import cut_table
+from sardonyx.connectors.python_values import values_of
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
 from sardonyx.connectors.topics.formats import keys_of
-from sardonyx.connectors.values import parsed
+from sardonyx.connectors.usual import usual_table
+from sardonyx.connectors.values import of_python, parsed
 from sardonyx.core.errors import Failure, InputError, OutputError, SetupError
 from sardonyx.core.text import shorten
 
@@ -157,14 +159,21 @@ class _Registered(ABC):
                 row that does not fit it; ``SX-OUTPUT-KEY``.
             SetupError: ``SX-REGISTRY-UNREACHABLE``.
         """
-        table = cut_table(table)
+        table = usual_table(table)
         keys = keys_of(table, self._key)
+        table = self._writable(table)
         write = self._writer(table.schema)
-        for key, row in zip(keys, table.to_pylist(maps_as_pydicts="strict"), strict=True):
+        columns = [values_of(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+        rows = (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+        for key, row in zip(keys, rows, strict=True):
             try:
                 yield key, write(row)
             except Exception as error:
                 raise self._refused(error, row) from error
+
+    def _writable(self, table: pa.Table) -> pa.Table:
+        """The rows in the types that records of this format are made of."""
+        return table
 
     def _writer(self, schema: pa.Schema) -> Callable[[dict[str, Any]], bytes]:
         """What makes records of rows with these columns."""
@@ -266,6 +275,11 @@ class ProtobufFormat(_Registered):
         found = self._client.get_version(reference.subject, reference.version, fmt=self.asked_as)
         return str(found.schema.schema_str)
 
+    def _writable(self, table: pa.Table) -> pa.Table:
+        from sardonyx.connectors.topics import protobuf_types
+
+        return protobuf_types.writable(table)
+
     def _serializer(self, schema: pa.Schema, conf: dict[str, Any]) -> Callable[[dict[str, Any], Any], bytes]:
         from sardonyx.connectors.topics import protobuf_types
 
@@ -314,7 +328,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, lis
     """Rows as a table, and those that do not fit its types, by their index."""
     try:
         return pa.table([_column(rows, field) for field in schema], schema), []
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except ValueError:
         pass
     good: list[dict[str, Any]] = []
     bad: list[tuple[int, str]] = []
@@ -322,31 +336,51 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, lis
         try:
             pa.table([_column([row], field) for field in schema], schema)
             good.append(row)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except ValueError as error:
             bad.append((index, str(error)))
     return pa.table([_column(good, field) for field in schema], schema), bad
 
 
 def _column(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
-    found = [_value(row.get(field.name), field.type) for row in rows]
+    """A column of rows. Raises ``ValueError``; of one row, the text says which value does not fit which column."""
+    held = [row.get(field.name) for row in rows]
+    try:
+        return _array(held, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        shown = shorten(repr(held[0]))
+        raise ValueError(f"column {field.name!r} holds {shown}, which is no {field.type}: {error}") from error
+
+
+def _array(held: list[Any], kind: pa.DataType) -> pa.Array:
+    found = [_value(value, kind) for value in held]
     present = [value for value in found if value is not None]
-    if present and not pa.types.is_string(field.type) and all(isinstance(value, str) for value in present):
-        return parsed(pa.array(found, pa.string()), field.type)  # a declared type for values that are texts there
-    return pa.array(found, field.type)
+    if present and not pa.types.is_string(kind) and all(isinstance(value, str) for value in present):
+        return parsed(pa.array(found, pa.string()), kind)  # a declared type for values that are texts there
+    return of_python(found, kind)
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return [(key, _value(item, kind.item_type)) for key, item in value.items()]
+        return [(key, _inner(item, kind.item_type)) for key, item in value.items()]
     if pa.types.is_list(kind):
-        return [_value(item, kind.value_type) for item in value]
+        return [_inner(item, kind.value_type) for item in value]
     if pa.types.is_struct(kind):
-        return {field.name: _value(value.get(field.name), field.type) for field in kind}
+        return {field.name: _inner(value.get(field.name), field.type) for field in kind}
     if pa.types.is_string(kind) and not isinstance(value, str):
         return str(value)
     return value
+
+
+def _inner(value: Any, kind: pa.DataType) -> Any:
+    """A value within another one; a text becomes what the type says."""
+    if isinstance(value, str) and not pa.types.is_string(kind):
+        return parsed(pa.array([value]), kind)[0].as_py()
+    found = _value(value, kind)
+    if isinstance(found, float | Decimal):
+        of_python([found], kind)
+    return found
 
 
 def _undecodable(value: bytes | None, reason: str) -> Failure:

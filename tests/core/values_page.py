@@ -1,0 +1,209 @@
+"""What texts that others wrote are read as, values that functions give, and compressed files: the rest of ``docs/values.md``."""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import gzip
+import sqlite3
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sardonyx.connectors.records import to_records
+from sardonyx.core.errors import SardonyxError
+from sardonyx.state.codec import Codec, same
+from tests.core.edge_values import (
+    CHANGES,
+    MOST,
+    NAME,
+    NAN,
+    NEVER,
+    NUMBER,
+    WAYS,
+    Bad,
+    call,
+    code,
+    lines,
+    names,
+    read,
+    show,
+    topic,
+    values_table,
+)
+
+# --- Texts that others wrote ------------------------------------------------------------------------------------------
+
+TEXTS: list[tuple[str, list[str]]] = [
+    ("tinyint", ["128", "1.0", "0x10"]),
+    ("bigint", ["9223372036854775807", "9223372036854775808", "-0", "1e3"]),
+    ("float", ["16777217", "1e-50", "3.5e38"]),
+    ("double", ["9007199254740993", "1e-400", "1e309", "Infinity", "NaN"]),
+    ("decimal(38,0)", [MOST, f"1{'0' * 38}", "1.0", "0.5", "1e37", "NaN"]),
+    ("decimal(38,38)", [f"0.{MOST}", "1", "1e-39"]),
+    ("boolean", ["true", "1"]),
+    ("date", ["0001-01-01", "9999-12-31", "10000-01-01", "2023-02-29", "2023-1-1"]),
+    (
+        "timestamp",
+        [
+            "9999-12-31T23:59:59.999999999Z",
+            "1969-12-31T23:59:59.9999999Z",
+            "0001-01-01T00:00:00+14:00",
+            "2020-01-01 00:00:00",
+            "2020-01-01T00:00+14:59",
+            "2020-01-01T00:00:00 Europe/Berlin",
+            "2016-12-31T23:59:60Z",
+            "2020-01-01T24:00:00Z",
+            "1577836800",
+        ],
+    ),
+    ("timestamp_ntz", ["2020-01-01T00:00:00.1234567", "2020-01-01T00:00:00Z"]),
+    ("string", ["\\ud800", "\\ud83d\\ude00", "\\u0000"]),
+    ("binary", ["AP8=", "AP8", "a-_="]),
+    ("map<int,int>", ['{"1":1,"01":2}']),
+    ("map<string,int>", ['{"\\ud800":1}']),
+    ("", ["[null,1,null]", '[{"a":[null,"b"]}]', "9223372036854775807", "18446744073709551615", "[null,0.5]"]),
+]
+"""Declared type, or none -> how others may write a value of it."""
+_QUOTED = ("date", "timestamp", "timestamp_ntz", "string", "binary")
+
+
+def _json(kind: str, text: str) -> pa.Table:
+    value = f'"{text}"' if kind in _QUOTED else text
+    return topic("json").back([f'{{"{NAME}":{value}}}'.encode()], f"{NAME} {kind}" if kind else None)
+
+
+def _csv(folder: Path, kind: str, text: str) -> pa.Table:
+    path = folder / f"{next(NUMBER)}.csv"
+    path.write_text(f"{NAME},k\n{text},1\n")
+    return read("files", {"path": str(path), "format": "csv", "header": True, "schema": f"{NAME} {kind}"})
+
+
+def _sqlite(folder: Path, kind: str, text: str) -> pa.Table:
+    path = folder / f"{next(NUMBER)}.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"create table t ({NAME} text)")
+        connection.execute("insert into t values (?)", (text,))
+    return read("sql", {"url": f"sqlite:///{path}", "table": "t", "schema": f"{NAME} {kind}"})
+
+
+def read_text(how: str, folder: Path, kind: str, text: str) -> str:
+    """What a text is read as, or that it is bad."""
+    if how != "json" and (not kind or "map" in kind or kind == "string"):
+        return "-"
+    try:
+        table = _json(kind, text) if how == "json" else (_csv if how == "csv" else _sqlite)(folder, kind, text)
+        return code(show(table[NAME]))
+    except (SardonyxError, Bad) as error:
+        return "bad" if error.code not in NEVER and names(str(error), text, None) else f"DEFECT {error}"
+    except Exception as error:  # noqa: BLE001 (that is a defect)
+        return f"DEFECT {type(error).__name__}: {error}"
+
+
+# --- Values that functions give ---------------------------------------------------------------------------------------
+
+GIVEN: list[tuple[str, Any, Any]] = [
+    ("2**63 - 1", int, 2**63 - 1),
+    ("2**63", int, 2**63),
+    ("2**64", int, 2**64),
+    ("nan", float, NAN),
+    ("-0.0", float, -0.0),
+    ('"\\ud800"', str, "\ud800"),
+    ('"\\0"', str, "\0"),
+    ("Decimal of 39 digits", Decimal, Decimal("9" * 39)),
+    ('Decimal("NaN")', Decimal, Decimal("NaN")),
+    ("datetime.max", dt.datetime, dt.datetime.max),  # noqa: DTZ901 - that is the type
+    ("a datetime at +05:30", dt.datetime, dt.datetime(2020, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5.5)))),
+    ("date.min", dt.date, dt.date.min),
+    ("timedelta.max", dt.timedelta, dt.timedelta.max),
+]
+
+
+def _by_function(_: Any, value: Any) -> Any:
+    return to_records(call("giving", "record", pa.table({"k": [1]}), value=value))[0][NAME]
+
+
+def _by_state(kind: Any, value: Any) -> Any:
+    codec: Codec[Any] = Codec(kind, NAME)
+    return codec.decode(codec.encode(value)[0])
+
+
+def given_cell(how: Callable[[Any, Any], Any], kind: Any, value: Any) -> str:
+    """What becomes of a value that a function gives."""
+    try:
+        back = how(kind, value)
+    except SardonyxError as error:
+        return "refused" if error.code not in NEVER and NAME in str(error) else f"DEFECT {error}"
+    except Exception as error:  # noqa: BLE001 (that is a defect)
+        return f"DEFECT {type(error).__name__}: {error}"
+    return "same" if same(value, back) and (value != 0 or str(value) == str(back)) else f"DEFECT {back!r}"
+
+
+# --- Compressed files -------------------------------------------------------------------------------------------------
+
+
+def _arrow(codec: str) -> Callable[[bytes], bytes]:
+    def compress(data: bytes) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, codec) as out:
+            out.write(data)
+        return sink.getvalue().to_pybytes()
+
+    return compress
+
+
+CODECS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": _arrow("zstd"), "lz4": _arrow("lz4"), "br": _arrow("brotli")}
+
+
+def members(suffix: str, folder: Path, between: Sequence[bytes] = (), cut: int = 0) -> str:
+    """What is read of a compressed file of two members, perhaps with others between, and without its last bytes."""
+    path = folder / f"{next(NUMBER)}.json.{suffix}"
+    first, last = (f'{{"{NAME}":{number}}}\n'.encode() for number in (1, 2))
+    whole = b"".join(map(CODECS[suffix], (first, *between, last)))
+    path.write_bytes(whole[: len(whole) - cut])
+    try:
+        found = read("files", {"path": str(path), "format": "json", "schema": f"{NAME} int"})[NAME].to_pylist()
+    except SardonyxError as error:
+        return "refused" if path.name in str(error) else f"DEFECT {error}"
+    return "all rows" if found == [1, 2] else f"DEFECT {found}"
+
+
+# --- The page ---------------------------------------------------------------------------------------------------------
+
+
+def page(folder: Path) -> dict[str, str]:
+    """The tables by their names on the page."""
+    texts = [
+        [
+            f"`{kind}`" if kind else "none",
+            code(text),
+            *(read_text(how, folder, kind, text) for how in ("json", "csv", "SQLite")),
+        ]
+        for kind, known in TEXTS
+        for text in known
+    ]
+    given = [
+        [f"`{name}`", *(given_cell(how, kind, value) for how in (_by_function, _by_state))]
+        for name, kind, value in GIVEN
+    ]
+    return {
+        "changes": "\n".join(
+            textwrap.fill(text, 128, initial_indent=f"{number}. ", subsequent_indent="   ")
+            for number, (text, _) in enumerate(CHANGES, 1)
+        ),
+        "values": values_table(WAYS, folder),
+        "texts": lines(["declared type", "written as", "json", "csv", "a text of SQLite"], texts),
+        "given": lines(["value", "row of a function", "`State[T]`"], given),
+        "members": lines(
+            ["", "two members", "an empty one between", "the last one cut short"],
+            [
+                [f"`.{each}`", members(each, folder), members(each, folder, [b""]), members(each, folder, cut=2)]
+                for each in CODECS
+            ],
+        ),
+    }
