@@ -106,6 +106,8 @@ class World:
         self.settling = False
         self.defect = False
         """Whether the coordinators have a defect, so that they cannot decide about some events."""
+        self.undecided = 0
+        """How many leaderships have ended by it."""
         self.wrong: list[str] = []
         self.user = Process(self.sim, "user")
         self._user_tree: ZooKeeperSession | None = None
@@ -550,6 +552,7 @@ class instrumented:  # noqa: N801 - reads as a word
         if said in self.CRIES:
             error = event.get("exc_info")
             if self._world.defect and isinstance(error, Undecided):
+                self._world.undecided += 1
                 raise structlog.DropEvent
             self._world.wrong.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
         raise structlog.DropEvent
