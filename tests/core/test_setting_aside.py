@@ -10,6 +10,7 @@ from scenario_runner import World
 from coordinator.core import decide as core
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.decide import Undecided, decide, replay
+from coordinator.core.explain import explain
 from coordinator.core.invariants import check
 from coordinator.core.scheduling import Offer
 from coordinator.core.setting_aside import concerned, set_aside
@@ -175,6 +176,7 @@ def test_what_cannot_be_decided_of_an_ended_job_does_not_come_again(monkeypatch:
         assert found is not None
         decide(world.state, world.state.n + 1, found)
         check(world.state)
+        assert [reason.code for reason in explain(world.state, job).reasons][-1] == "topics-left"
         assert not [effect for effect in core.unfinished(world.state) if getattr(effect, "job", "") == job]
         assert not [each for each in expired_jobs(world.state, 0.0, Timers(keep_jobs=0)) if each.job == job]
         assert encode_state(decode_state(encode_state(world.state))) == encode_state(world.state)

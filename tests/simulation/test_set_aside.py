@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -18,11 +19,15 @@ from coordinator.core.changeset import ChangeSet
 from coordinator.core.decide import Undecided
 from coordinator.core.scheduling import Offer
 from coordinator.core.setting_aside import concerned
+from coordinator.core.state import new_state
 from coordinator.core.stored_state import encode_state
 from coordinator.history import backup, reader
 from coordinator.history.backup import BackupFile
 from coordinator.history.replay import Verdict
-from sardonyx.core.events import Acked, Completed, Exhausted, JobSubmitted, LinksCreated, SetAside
+from sardonyx.client.shares import set_policy
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.events import Acked, Completed, Exhausted, JobSubmitted, LinksCreated, PolicySet, SetAside
+from sardonyx.web.live import LiveSource
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from tests.simulation.engine import SimRuntime, Stuck
 from tests.simulation.plans import random_plan
@@ -150,3 +155,25 @@ def test_what_a_release_without_the_defect_has_decided_stays_so(
     world.play()
     assert world.undecided > 1
     assert not [event for event in world.oracle.events if isinstance(event, SetAside)]
+
+
+def test_a_command_says_that_what_it_asked_for_was_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = Failure("SX-LOG-SET-ASIDE", "a defect")
+    aside = SetAside(event=PolicySet(scheduler="greedy"), error=failure)
+    monkeypatch.setattr(reader, "present", lambda _zk: new_state("test"))
+    monkeypatch.setattr(reader, "advance", lambda _zk, _state: [aside])
+    with pytest.raises(SardonyxError) as caught:
+        set_policy(Mock(), "greedy", 10.0)
+    assert caught.value.to_failure() == failure
+
+
+def test_pages_begin_anew_when_the_event_is_set_aside() -> None:
+    """What they have read is broken. Until then they say why they stand still."""
+    source, book = object.__new__(LiveSource), Mock()
+    error = Undecided(7, PolicySet(scheduler="greedy"), KeyError("a defect"))
+    source.book, source._away, source._problem = Mock(), None, ""
+    source._begin = Mock(side_effect=[error, book])  # type: ignore[method-assign]
+    assert source._recover(error)
+    assert "SX-LOG-UNDECIDED" in source._problem
+    assert source._recover(error)
+    assert source.book is book
