@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import traceback as tracebacks
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from coordinator.core.decide import Undecided, decide
+from coordinator.core.scheduling import Offer
 from coordinator.core.state import State
 from coordinator.core.stored_state import decode_state
 from sardonyx.core.errors import Failure
@@ -21,6 +23,8 @@ from sardonyx.core.text import shorten
 
 FIRST_RULES = 4
 """The rules from which on coordinators know such an entry."""
+TRIED = 50
+"""So many remedies are tried, at most: each takes a tenth of a second where there are thousands of peers."""
 MOST = 4_000
 """Characters of a traceback that are kept: its end."""
 
@@ -38,7 +42,7 @@ def set_aside(before: bytes, undecided: Undecided) -> SetAside | None:
         return None
     error = undecided.__cause__ or undecided
     trace = "".join(tracebacks.format_exception(error))[-MOST:]
-    for job, decided in _remedies(state, event):
+    for job, decided in islice(_remedies(state, event, error), TRIED):
         failure = _failure(undecided, error, job)
         found = SetAside(at=event.at, event=event, error=failure, job=job, decided=decided, traceback=trace)
         try:
@@ -49,16 +53,27 @@ def set_aside(before: bytes, undecided: Undecided) -> SetAside | None:
     return None
 
 
-def _remedies(state: State, event: PlainEvent) -> Iterator[tuple[str, bool]]:
+def _remedies(state: State, event: PlainEvent, error: BaseException) -> Iterator[tuple[str, bool]]:
     """Which job may fail, the likeliest first, and whether the event is decided then.
 
     The event's own job comes first, without the event. If that does not help, or if it has none, some job is at fault that was
-    to get peers because of the event: the one that was submitted last comes first. A choice of the scheduler is left out alone.
+    to get peers because of the event: one that was just looked at comes first, then the one that was submitted last. A choice of
+    the scheduler is left out alone.
     """
     own = concerned(state, event)
     if own or isinstance(event, PolicySet):
         yield own, False
-    yield from ((job, True) for job in reversed(state.plans) if job != own)
+    others = dict.fromkeys([*_looked_at(state, error), *reversed(state.plans)])
+    yield from ((job, True) for job in others if job != own)
+
+
+def _looked_at(state: State, error: BaseException) -> Iterator[str]:
+    """The jobs that variables named where the error was raised, the innermost first."""
+    for frame, _ in reversed(list(tracebacks.walk_tb(error.__traceback__))):
+        for value in frame.f_locals.values():
+            job = value.job if isinstance(value, Offer) else value
+            if isinstance(job, str) and job in state.plans:
+                yield job
 
 
 def concerned(state: State, event: AnyEvent) -> str:

@@ -8,6 +8,7 @@ import pytest
 from scenario_runner import World
 
 from coordinator.core import decide as core
+from coordinator.core import setting_aside
 from coordinator.core.changeset import ChangeSet
 from coordinator.core.decide import Undecided, decide, replay
 from coordinator.core.explain import explain
@@ -113,16 +114,18 @@ def test_the_job_of_the_event_fails_and_the_others_go_on(monkeypatch: pytest.Mon
     assert fixed.jobs[job].error.where["n"] == str(fixed.n)
 
 
+@pytest.mark.parametrize("tried", [1, 50])
 def test_a_job_that_no_peer_can_be_offered_to_fails_whatever_event_that_shows_at(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tried: int
 ) -> None:
-    """The event of another job is not lost, and that one goes on."""
+    """The event is not lost, and all others go on. The traceback shows which job it is."""
     world = World()
     for sentence in ("good is submitted: in -> out", "the links of good are made", "P1 is born", "P1 acks"):
         world.say(sentence)
-    for sentence in ("bad is submitted: in -> out", "the links of bad are made"):
+    for sentence in ("bad is submitted: in -> out", "the links of bad are made", "new is submitted: in -> out"):
         world.say(sentence)
     no_offers(monkeypatch, "bad")
+    monkeypatch.setattr(setting_aside, "TRIED", tried)
     event = PeerBorn(at=world.now, peer="P2")
     found = aside(world.state, event)
     assert found is not None
