@@ -108,9 +108,8 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             _count_missing(changes)
         effects = changes.effects()
     except Exception as error:
-        if (
-            isinstance(error, MemoryError) or getattr(error, "code", "") == "SX-VERSION-RULES"
-        ):  # not of the event itself
+        # The event is not at fault if there is no memory, or if this release is too old.
+        if isinstance(error, MemoryError) or getattr(error, "code", "") == "SX-VERSION-RULES":
             raise
         raise Undecided(n, event, error) from error
     state.n = n
