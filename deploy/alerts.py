@@ -55,6 +55,12 @@ ALERTS = (
         "increase(sardonyx_coordinator_stepped_down_total[1h]) > 0",
     ),
     Alert(
+        "SardonyxEventSetAside",
+        "a defect kept the coordinator from deciding about an event, within the last hour; it has failed the job",
+        "sardonyx log show --kind set-aside",
+        "increase(sardonyx_coordinator_events_set_aside_total[1h]) > 0",
+    ),
+    Alert(
         "SardonyxLeadershipFlaps",
         "more than 3 elections in 10 minutes",
         "sardonyx doctor",

@@ -114,6 +114,7 @@ class ChangeSet(PeerChanges):
     def settle(self, name: str) -> None:
         """The topics of a job are gone, and no job needs its state: delete it if a user wants that, or let it expire."""
         job = self.job(name)
+        job.left_alone = False
         if job.purge and (job.purge_letters or not job.letters):
             self.delete_job(name)
             return
@@ -221,6 +222,14 @@ class ChangeSet(PeerChanges):
         job.end = last.end if job.status == "stopped" else None
         self._outer.append(DeleteLinks(name))
 
+    def take_up(self, name: str) -> None:
+        """If nothing more was done about an ended job, try again to delete its topics."""
+        job = self.state.jobs[name]
+        if job.left_alone:
+            job.left_alone = False
+            self._outer += [DropLinks(name)] if job.gone_spec is not None else []
+            self._outer.append(ReadLinks(name) if job.must_be_read else DeleteLinks(name))
+
     def links_gone(self, name: str, last: LastCommits) -> None:
         """The topics and groups are deleted: keep what the groups had committed last."""
         job = self.job(name)
@@ -267,6 +276,7 @@ class ChangeSet(PeerChanges):
         if job.links == "gone" and left != job.letters:
             self.job(name).letters = left
             if not left and not job.lends:
+                job.left_alone = False
                 self.state.expirable[name] = None
 
     def delete_job(self, name: str) -> None:

@@ -4,6 +4,9 @@ There is no clock, no randomness and no I/O. The same events in the same order a
 a log can be replayed anywhere. An event that does not fit the state changes nothing: it names an unknown peer, an old assignment
 or an ended job, or it is a repetition. Each handler states its rule.
 
+An error in a decision is a defect. The state is broken then, and the leader sets the event aside
+(:mod:`coordinator.core.setting_aside`).
+
 After an event that has changed a job, or the number of idle peers, idle peers are offered work. Then the number of peers that
 each job misses is computed again. The handlers of events about jobs are in :mod:`coordinator.core.job_events`, all others here.
 """
@@ -43,13 +46,22 @@ from sardonyx.core.events import (
     Evicted,
     Exhausted,
     GraceEnded,
+    JobPurged,
+    JobSubmitted,
     Left,
+    LinksCreated,
+    LinksDeleted,
+    LinksDropped,
+    LinksFailed,
+    LinksRead,
     PeerBorn,
     PeerDied,
     Rebalanced,
+    SetAside,
     TaskFailed,
     TurnEnded,
     Yielded,
+    kind_of,
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment
@@ -72,7 +84,8 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
         Changes of nodes, parents before children; deletions, children before parents; then effects outside ZooKeeper.
 
     Raises:
-        InternalError: SX-LOG-ORDER, ``n`` does not come after the last event; SX-STATE-ILLEGAL, a bug.
+        InternalError: SX-LOG-ORDER, ``n`` does not come after the last event.
+        Undecided: a bug. The state is broken from now on.
         SardonyxError: SX-VERSION-RULES, the event names rules that this release does not know.
     """
     if n <= state.n:
@@ -84,17 +97,40 @@ def decide(state: State, n: int, event: AnyEvent) -> list[Effect]:
             where={"n": n},
         )
     changes = ChangeSet(state, n, event.at)
-    _HANDLERS[type(event)](changes, event)
-    # Without such a change, the offers after the previous event still hold.
-    if changes.jobs or changes.free_changed:
-        _swap_specs(changes)
-        _queue_jobs(changes)
-        _offer_work(changes)
-        for job in dict.fromkeys([*_changed(changes), *_with_declines(changes.state)]):
-            changes.take_turns(job)
-        _count_missing(changes)
+    try:
+        _HANDLERS[type(event)](changes, event)
+        # Without such a change, the offers after the previous event still hold.
+        if changes.jobs or changes.free_changed:
+            _swap_specs(changes)
+            _queue_jobs(changes)
+            _offer_work(changes)
+            for job in dict.fromkeys([*_changed(changes), *_with_declines(changes.state)]):
+                changes.take_turns(job)
+            _count_missing(changes)
+        effects = changes.effects()
+    except Exception as error:
+        # The event is not at fault if there is no memory, or if this release is too old.
+        if isinstance(error, MemoryError) or getattr(error, "code", "") == "SX-VERSION-RULES":
+            raise
+        raise Undecided(n, event, error) from error
     state.n = n
-    return changes.effects()
+    return effects
+
+
+class Undecided(InternalError):
+    """An event could not be decided. Its cause is the error."""
+
+    def __init__(self, n: int, event: AnyEvent, error: Exception) -> None:
+        kind = kind_of(event)
+        super().__init__(
+            "SX-LOG-UNDECIDED",
+            f"the coordinator cannot decide about entry {n} of its log ({kind}): {type(error).__name__}: {error}",
+            cause="a defect in this release",
+            fix="try again in a minute: the leader sets the entry aside. If it does not, report it with the coordinator's log",
+            where={"n": n, "kind": kind},
+        )
+        self.n = n
+        self.event = event
 
 
 def replay(
@@ -325,7 +361,29 @@ def _rebalanced(changes: ChangeSet, event: Rebalanced) -> None:
             changes.take_turns(move.job)
 
 
+# Events that could not be decided
+
+
+_TOLD_AGAIN = (LinksCreated, LinksFailed, LinksRead, LinksDeleted, LinksDropped, JobPurged)
+"""About an ended job: if nothing is decided about it, the coordinator brings it about again."""
+
+
+def _set_aside(changes: ChangeSet, event: SetAside) -> None:
+    """The job fails. If it has ended already, nothing more is done about it: else the same event would come again and again."""
+    job, cause = changes.state.jobs.get(event.job), event.event
+    if job is None and isinstance(cause, JobSubmitted):
+        job_events.refused(changes, cause, event.error)
+    elif job is not None and not job.ended:
+        changes.end(event.job, "failed", event.error)
+    elif job is not None and isinstance(cause, _TOLD_AGAIN) and job.error != event.error:
+        job.left_alone = True
+        changes.state.expirable.pop(event.job, None)
+    if event.decided:
+        _HANDLERS[type(cause)](changes, cause)
+
+
 _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
+    SetAside: _set_aside,
     PeerBorn: _born,
     PeerDied: _died,
     Left: _left,
@@ -435,6 +493,8 @@ def unfinished(state: State) -> list[OuterEffect]:
     """What a new leader must run again: effects outside ZooKeeper whose completion is not in the log."""
     effects: list[OuterEffect] = []
     for name, job in state.jobs.items():
+        if job.left_alone:
+            continue
         if job.status == "planning":
             effects.append(CreateLinks(name))
         if job.switching:

@@ -64,7 +64,10 @@ def _ended(job: Job) -> Iterator[Reason]:
         yield Reason(code="stopped", text=text, since=job.ended_at)
     else:
         yield Reason(code="completed", text="all its tasks are complete", since=job.ended_at)
-    if not job.purgeable:
+    if job.left_alone:
+        text = "what could not be decided of its end was set aside: its topics stay until a user purges it"
+        yield Reason(code="topics-left", text=text, since=job.ended_at)
+    elif not job.purgeable:
         then = "; after that the job is deleted" if job.purge else ""
         yield Reason(code="topics-deleting", text=f"its topics and groups are being deleted{then}", since=job.ended_at)
 

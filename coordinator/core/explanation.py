@@ -19,6 +19,7 @@ Code = Literal[
     "stopped",
     "completed",
     "topics-deleting",
+    "topics-left",
     "topics-creating",
     "stopping",
     "suspended",

@@ -16,7 +16,7 @@ from coordinator.core.state import Job, State
 from coordinator.core.stored_state import derive, refuse_newer_rules
 from sardonyx.core import units
 from sardonyx.core.changing import change_failure, finished
-from sardonyx.core.errors import InputError, failure_of
+from sardonyx.core.errors import Failure, InputError, failure_of
 from sardonyx.core.events import (
     UNKNOWN_JOB,
     JobChanged,
@@ -119,6 +119,12 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     if event.resumes and point is None and event.resumes_at is not None:
         point = last_at(state.jobs[event.resumes].checkpoints, event.resumes_at)
     changes.admit(event.job, event.spec, event.resumes, event.by, point, replays=replays is not None)
+
+
+def refused(changes: ChangeSet, event: JobSubmitted, error: Failure) -> None:
+    """Refuse a job, unless its id is known or invalid."""
+    if _is_new(changes, event.job):
+        changes.refuse(event.job, event.spec, error, event.by)
 
 
 def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
@@ -261,6 +267,7 @@ def _purged(changes: ChangeSet, event: JobPurged) -> None:
     if not job.purgeable:
         job.purge = True
         job.purge_letters = job.purge_letters or event.dead_letters
+        changes.take_up(event.job)
     elif event.dead_letters or not job.letters:
         changes.delete_job(event.job)
 

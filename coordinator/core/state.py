@@ -290,6 +290,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Wall clock of the last time that it gave peers to other jobs."""
     needs: int = 0
     """The format that a peer must read to get its tasks; 0: any peer may."""
+    left_alone: bool = False
+    """Whether an event about it was set aside when it had ended: what Kafka still holds of it stays until a user purges it."""
 
     def note(self) -> JobNote:
         return JobNote(
@@ -363,7 +365,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     @property
     def expirable(self) -> bool:
         """Whether it may be forgotten without being asked for: no dead letter of it waits to be redone."""
-        return self.purgeable and not self.letters
+        return self.purgeable and not self.letters and not self.left_alone
 
     def unclaimed_letters(self) -> int:
         """Dead letters that were neither redone nor dropped, by the tasks' final counts, or else by what their topics hold."""

@@ -22,7 +22,7 @@ from coordinator.core.stored_state import decode_state, encode_state, older_rule
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, JobChanged, JobSubmitted
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, JobChanged, JobSubmitted, SetAside
 from sardonyx.core.notes import JobNote
 from sardonyx.core.secrets import Secrets, masked
 from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
@@ -135,6 +135,10 @@ class Mask:
         """An event without secrets."""
         if isinstance(event, JobSubmitted | JobChanged):
             return msgspec.structs.replace(event, spec=self.spec(event.spec))
+        if isinstance(event, SetAside):
+            inner = self.event(event.event)
+            trace = self._secrets.text(event.traceback)
+            return msgspec.structs.replace(event, event=inner, error=self.failure(event.error), traceback=trace)
         error = getattr(event, "error", None)
         return event if error is None else msgspec.structs.replace(event, error=self.failure(error))
 

@@ -21,7 +21,7 @@ from coordinator.history.timeline import timeline_of as told
 from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobChanged, JobSubmitted
+from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobChanged, JobSubmitted, happened
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
@@ -254,8 +254,9 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
     for job in base.jobs.values() if base is not None else ():
         mask.learn_job(job)
     for entry in _entries(zk, first, standing.high):
-        if isinstance(entry.event, JobSubmitted | JobChanged):
-            mask.learn(entry.event.spec)
+        event = happened(entry.event)
+        if isinstance(event, JobSubmitted | JobChanged):
+            mask.learn(event.spec)
     header = Header(
         format=FORMAT,
         deployment=_deployment(zk),

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from coordinator.core.decide import decide
+from coordinator.core.decide import Undecided, decide
 from coordinator.core.invariants import check
 from coordinator.core.projection import project
 from coordinator.core.state import State
@@ -20,7 +20,7 @@ from coordinator.core.stored_state import decode_state, encode_state, same
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Delete, Effect, TreeEffect
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import AnyEvent
+from sardonyx.core.events import AnyEvent, happened
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, TaskNote
 
 UNHURRIED = 100
@@ -82,19 +82,26 @@ class Replay:
         self.state = state
         self.zk = project(state)
         """Path -> data of every node that the decisions so far have made."""
+        self._broken: Undecided | None = None
 
     def step(self, n: int, event: AnyEvent) -> Decided:
         """Decide on the next event.
 
         Raises:
             InternalError: ``SX-INTERNAL-LOG-GAP``: it is not the next event; and as
-            :func:`coordinator.core.decide.decide`.
+            :func:`coordinator.core.decide.decide`: after an Undecided, each step raises it.
         """
+        if self._broken is not None:
+            raise self._broken
         if n != self.state.n + 1:
             raise missing_entry(self.state.n + 1)
-        peer = self.state.peers.get(getattr(event, "peer", ""))
+        peer = self.state.peers.get(getattr(happened(event), "peer", ""))
         held = None if peer is None else peer.assignment
-        effects = decide(self.state, n, event)
+        try:
+            effects = decide(self.state, n, event)
+        except Undecided as error:
+            self._broken = error
+            raise
         changes = []
         for effect in effects:
             if not isinstance(effect, TreeEffect):
@@ -385,12 +392,16 @@ def place_of(path: str) -> Place:
 
 def concerned_peers(decided: Decided) -> set[str]:
     """The peers that an event names or changed."""
-    return {getattr(decided.event, "peer", ""), *(place_of(change.path).peer for change in decided.changes)} - {""}
+    return {
+        getattr(happened(decided.event), "peer", ""),
+        *(place_of(change.path).peer for change in decided.changes),
+    } - {""}
 
 
 def concerned_jobs(decided: Decided) -> set[str]:
     """The jobs that an event names or changed, and the job for which its peer worked before the event."""
-    jobs = {getattr(decided.event, "job", ""), *(place_of(change.path).job for change in decided.changes)}
+    named = {getattr(event, "job", "") for event in (decided.event, happened(decided.event))}
+    jobs = {*named, *(place_of(change.path).job for change in decided.changes)}
     if decided.held is not None:
         jobs.add(decided.held.job)
     return jobs - {""}

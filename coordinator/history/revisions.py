@@ -11,7 +11,7 @@ from coordinator.core.state import State
 from sardonyx.core.changing import rewiring
 from sardonyx.core.changing_at import step_text
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import AnyEvent, JobChanged, LinksCreated, LinksFailed
+from sardonyx.core.events import AnyEvent, JobChanged, LinksCreated, LinksFailed, happened
 from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.untouched import untouched
@@ -58,11 +58,12 @@ def revisions_of(job: str, state: State, log: Iterable[tuple[int, AnyEvent]]) ->
     """
     found: list[RevisionMade] = []
     open_: RevisionMade | None = None
-    for n, event in log:
+    for n, entry in log:
+        event = happened(entry)
         known = state.jobs.get(job)
         spec, revision = (None, 0) if known is None else (known.spec, known.revision)
         facts = {} if known is None or known.suspended else dict(known.facts or {})
-        decide(state, n, event)
+        decide(state, n, entry)
         now = state.jobs.get(job)
         if now is None or spec is None:
             continue

@@ -13,7 +13,18 @@ import msgspec
 
 from coordinator.history.replay import Decided, place_of
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import AckTimedOut, AnyEvent, BackoffEnded, Declined, Evicted, Left, PeerDied, TaskFailed
+from sardonyx.core.events import (
+    AckTimedOut,
+    AnyEvent,
+    BackoffEnded,
+    Declined,
+    Evicted,
+    Left,
+    PeerDied,
+    SetAside,
+    TaskFailed,
+    happened,
+)
 from sardonyx.core.node_paths import job_status, peer_state
 from sardonyx.core.notes import Assignment, JobNote, PeerNote
 
@@ -105,8 +116,9 @@ class Teller:
         if past.leader and self._running:
             self._add(decided, "coordinator", leader=past.leader)
         self._losses(decided)
-        if isinstance(decided.event, BackoffEnded):
-            self._backoff_ended(decided.event)
+        event = happened(decided.event)
+        if isinstance(event, BackoffEnded):
+            self._backoff_ended(event)
         for change in decided.changes:
             note = change.now
             if isinstance(note, PeerNote):
@@ -126,6 +138,8 @@ class Teller:
     def _losses(self, decided: Decided) -> None:
         """Note it if the event took its peer off a task of the job."""
         event, held = decided.event, decided.held
+        if isinstance(event, SetAside) and event.decided:
+            event = event.event
         kind = _KINDS.get(type(event))
         if kind is None or held is None or held.job != self._job:
             return

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from coordinator.core.stored_state import older_rules, refuse_newer_rules
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, SetAside
 from sardonyx.zookeeper.transactions import SetIf
 
 if TYPE_CHECKING:
@@ -165,6 +167,15 @@ def read_checkpoint_version(zk: ZooKeeperSession) -> tuple[int, int]:
 def checkpoint(n: int, version: int) -> SetIf:
     """The operation that sets the checkpoint, if it has been set ``version`` times before."""
     return SetIf(node_paths.CHECKPOINT, str(n).encode(), version)
+
+
+def replaced(zk: ZooKeeperSession, n: int, event: SetAside) -> Set:
+    """The operation that puts an event into the place of entry ``n``, which the caller has read and nobody has decided."""
+    first = max(int(name) for name in zk.children(node_paths.log_bucket(n)) if int(name) <= n)
+    batch = _batches.decode(zk.read(node_paths.log_batch(first)) or b"")
+    entries = list(batch.entries)
+    entries[n - first] = replace(entries[n - first], event=event)
+    return Set(node_paths.log_batch(first), msgspec.json.encode(replace(batch, entries=entries), order="deterministic"))
 
 
 def next_version(version: int) -> int:

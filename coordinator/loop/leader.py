@@ -6,7 +6,8 @@ What must be durable before what (:meth:`Leader.handle`):
 2. the effects of an event are in the tree, with the checkpoint, before anything outside ZooKeeper is done about it;
 3. a side effect that is done becomes an event of its own, so a leader that finds no such event in the log does it again.
 
-Any failure in the loop ends the leadership. The next leader, which may be this process again, starts from the log.
+Any failure in the loop ends the leadership. The next leader, which may be this process again, starts from the log. If it cannot
+decide about an entry, it sets that aside (:meth:`Leader._set_aside`) and takes over anew.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 import structlog
 
-from coordinator.core.decide import decide, unfinished
+from coordinator.core.decide import Undecided, decide, unfinished
 from coordinator.core.projection import project
+from coordinator.core.setting_aside import set_aside
 from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
@@ -29,7 +31,7 @@ from coordinator.loop.effects_writer import EffectsWriter
 from coordinator.loop.election import RENEW, Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
-from coordinator.loop.leader_metrics import DECIDED, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
+from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
@@ -40,7 +42,7 @@ from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Delete, Effect, Set, TreeEffect
-from sardonyx.core.events import RULES, AnyEvent, JobPurged, Left, LinksCreated, LinksDeleted, RulesRaised
+from sardonyx.core.events import RULES, AnyEvent, JobPurged, Left, LinksCreated, LinksDeleted, RulesRaised, happened
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Signal
@@ -276,7 +278,7 @@ class Leader:
         entries = self._appended.popleft().wait()
         lines = DecisionLog(entries)
         for n, entry in enumerate(entries, self.state.n + 1):
-            slot = slot_left_by(self.state, entry.event)
+            slot = slot_left_by(self.state, happened(entry.event))
             effects = self._decide(n, entry.event)
             DECIDED[type(entry.event)] += 1
             lines.decided(self.state, n, entry.event)
@@ -288,6 +290,7 @@ class Leader:
 
     def _decide(self, n: int, event: AnyEvent) -> list[Effect]:
         effects = decide(self.state, n, event)
+        event = happened(event)
         if isinstance(event, Left):  # the peer deletes its pulse itself, unless another client sent this in its name
             self._intake.read_pulses_by(self._runtime.now() + self._timers.revoke_grace)
         if isinstance(event, _PURGING) and event.job in self.state.purged:
@@ -352,19 +355,16 @@ class Leader:
         self._zk.sync()
         if self._zk.read(node_paths.RESTORE) is not None:
             raise event_log.restore_unfinished(self._settings.deployment)
-        found = snapshots.latest(self._zk)
-        snapshot, size = (0, 0) if found is None else (found[0], len(found[1]))
-        if found is not None:
-            self.state = decode_state(found[1])
-            for job in self.state.purged:
-                self._garbage.purged(job, 0)
-        else:
-            rules = event_log.first_rules(self._zk) or known_rules(self._zk)
-            self.state = new_state(self._settings.deployment, rules)
-        self._snapshots = snapshots.SnapshotSchedule(self._leadership, self._settings.coordinator, snapshot, size)
         checkpoint, version = event_log.read_checkpoint_version(self._zk)
-        left: dict[Slot, int] = {}
-        touched = self._replay(checkpoint, left)
+        while True:
+            left: dict[Slot, int] = {}
+            snapshot, size = self._begin_with_snapshot()
+            try:
+                touched = self._replay(checkpoint, left)
+                break
+            except Undecided as undecided:
+                self._set_aside(undecided, checkpoint)
+        self._snapshots = snapshots.SnapshotSchedule(self._leadership, self._settings.coordinator, snapshot, size)
         self._log = LogWriter(self._leadership, self.state.n, self._limits, rules=self.state.rules)
         self._effects = EffectsWriter(self._leadership, checkpoint, version, self._limits)
         repaired = self._repair(touched) if self.state.n > checkpoint else 0
@@ -387,6 +387,54 @@ class Leader:
             self._effects.flush()
         self._begin_side_effects()
         self._raise_rules()
+
+    def _begin_with_snapshot(self) -> tuple[int, int]:
+        """Go back to the latest snapshot, or to the beginning. Returns its entry and its size."""
+        found = snapshots.latest(self._zk)
+        if found is None:
+            rules = event_log.first_rules(self._zk) or known_rules(self._zk)
+            self.state = new_state(self._settings.deployment, rules)
+            return 0, 0
+        self.state = decode_state(found[1])
+        for job in self.state.purged:
+            self._garbage.purged(job, 0)
+        return found[0], len(found[1])
+
+    def _set_aside(self, undecided: Undecided, checkpoint: int) -> None:
+        """Put into the log, in the place of an entry about which nothing can be decided, which job fails because of it. No effect
+        of a later entry is in the tree, so nothing has followed from the entry.
+
+        Raises:
+            Undecided: effects are in the tree already, of another release; or nothing helps.
+        """
+        n = undecided.n
+        found = None
+        if n > checkpoint:
+            self._begin_with_snapshot()
+            for number, event in event_log.read_log(self._zk, self.state.n + 1):
+                if number == n:
+                    break
+                decide(self.state, number, event)
+            found = set_aside(encode_state(self.state), undecided)
+        if found is None:
+            log.error(
+                "event_cannot_be_set_aside",
+                **undecided.where,
+                decided_by_another_release=n <= checkpoint,
+                consequence="no event is decided until a release without the defect leads",
+            )
+            raise undecided
+        self._leadership.commit([event_log.replaced(self._zk, n, found)])
+        SET_ASIDE.add()
+        log.error(
+            "event_set_aside",
+            **undecided.where,
+            job=found.job,
+            decided_without_the_job=found.decided,
+            error=found.error.message,
+            exc_info=undecided.__cause__,
+            consequence="the job fails, all others go on; please report it",
+        )
 
     def _raise_rules(self) -> None:
         """Decide by newer rules from now on, if all coordinators that stand know them."""
@@ -414,7 +462,7 @@ class Leader:
                 continue
             if n != self.state.n + 1:
                 raise event_log.gap(self.state.n + 1)
-            slot = slot_left_by(self.state, entry.event)
+            slot = slot_left_by(self.state, happened(entry.event))
             if slot is not None and entry.event.at > lately:
                 left[slot] = n
             effects = self._decide(n, entry.event)

@@ -37,6 +37,11 @@ TAKEOVER_SECONDS = REGISTRY.histogram(
     bounds=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     most=1,
 )
+SET_ASIDE = REGISTRY.counter(
+    "sardonyx_coordinator_events_set_aside_total",
+    "Events that this process has set aside as leader, because a defect kept it from deciding about them.",
+    most=1,
+)
 STEPPED_DOWN = REGISTRY.counter(
     "sardonyx_coordinator_stepped_down_total",
     "Leaderships that the watchdog ended, because the leader decided nothing.",

@@ -38,6 +38,7 @@ from sardonyx.core.events import (
     Rebalanced,
     Restored,
     RulesRaised,
+    SetAside,
     TaskFailed,
     TurnEnded,
     UserEvent,
@@ -193,6 +194,10 @@ def _of_the_deployment(event: AnyEvent, held: Assignment | None) -> str:
     match event:
         case Restored():
             return f"the deployment was restored from a backup; job {event.job}: {failure_words(event.error)}"
+        case SetAside():
+            fails = f", and job {event.job} fails" if event.job else ""
+            left = "decided without it" if event.decided else "left out"
+            return f"an entry is set aside{fails}; {left}: {_summary(event.event, held)}. {failure_words(event.error)}"
         case RulesRaised():
             return f"all coordinators know rules {event.rules}: decisions follow these from here on"
     return _of_an_assignment(event, held)

@@ -41,11 +41,12 @@ class Masks:
     def _learn(self, decided: Decided) -> None:
         from coordinator.history.replay import concerned_jobs
         from sardonyx.core import node_paths
-        from sardonyx.core.events import JobChanged, JobSubmitted
+        from sardonyx.core.events import JobChanged, JobSubmitted, happened
         from sardonyx.core.spec import decode_spec
 
-        if isinstance(decided.event, JobSubmitted | JobChanged):
-            self._mask.learn(decided.event.spec)
+        event = happened(decided.event)
+        if isinstance(event, JobSubmitted | JobChanged):
+            self._mask.learn(event.spec)
         for job in concerned_jobs(decided) - self._known:
             self._known.add(job)
             spec = self._zk.read(node_paths.job_spec(job))

@@ -14,7 +14,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.changing import change_failure, draining, finished, rewiring
 from sardonyx.core.changing_at import settled
 from sardonyx.core.errors import Interrupted, JobInvalid, SardonyxError
-from sardonyx.core.events import JobChanged, LinksFailed
+from sardonyx.core.events import JobChanged, LinksFailed, happened
 from sardonyx.core.graph import graph_of
 from sardonyx.core.resizing import resized
 from sardonyx.core.scaling import scaled
@@ -128,7 +128,7 @@ class Making:
         wanted = self.ask(spec, drop, loaded)
         taken_in = False
         while True:
-            for event in self._reader.advance(self._client.zk, self._state):
+            for event in map(happened, self._reader.advance(self._client.zk, self._state)):
                 if isinstance(event, JobChanged) and replace(event, at=0.0) == wanted:
                     taken_in = True
                 if isinstance(event, LinksFailed) and (event.job, event.revision) == (self._job, wanted.revision + 1):

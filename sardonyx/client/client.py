@@ -40,7 +40,7 @@ from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
 from sardonyx.core.errors import Interrupted, SardonyxError
-from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, decode_request
+from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, decode_request, happened
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, decode_spec
@@ -434,7 +434,7 @@ class Client:
         for data in waiting.values():
             with contextlib.suppress(msgspec.DecodeError):  # any program may write there; the coordinator refuses it
                 asked.append(decode_request(data))
-        behind = [event for _, event in read_log(self.zk, first=read_checkpoint(self.zk) + 1)]
+        behind = [happened(event) for _, event in read_log(self.zk, first=read_checkpoint(self.zk) + 1)]
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
 
     def view_of(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:

@@ -11,7 +11,7 @@ from sardonyx.client.ids import asker
 from sardonyx.client.policy import policy_of
 from sardonyx.client.views import Policy
 from sardonyx.core.errors import Interrupted, SardonyxError
-from sardonyx.core.events import JobScaled, PolicySet, Scheduler
+from sardonyx.core.events import JobScaled, PolicySet, Scheduler, SetAside, happened
 from sardonyx.core.structure import share_problems
 from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -32,7 +32,7 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
 
     Raises:
         SardonyxError: ``SX-POLICY-PENDING``: none has within ``timeout`` seconds. ``SX-POLICY-REPLACED``: it has, and another
-            scheduler was chosen right after that.
+            scheduler was chosen right after that. ``SX-LOG-SET-ASIDE``.
     """
     state = reader.present(zk)
     zk.request(PolicySet(scheduler=scheduler, by=asker()))
@@ -53,7 +53,12 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
                 fix="start a coordinator (`sardonyx coordinator`) if none leads; it then changes the scheduler",
             )
         time.sleep(LOOK_EVERY)
-        seen = any(isinstance(event, PolicySet) and event.scheduler == scheduler for event in reader.advance(zk, state))
+        for event in reader.advance(zk, state):
+            told = happened(event)
+            if isinstance(told, PolicySet) and told.scheduler == scheduler:
+                if isinstance(event, SetAside):
+                    raise SardonyxError.from_failure(event.error)
+                seen = True
     return policy_of(state)
 
 
@@ -83,7 +88,8 @@ def scale(zk: ZooKeeperSession, wanted: JobScaled, timeout: float) -> None:
     zk.request(wanted)
     deadline = time.monotonic() + timeout
     while not any(
-        isinstance(event, JobScaled) and replace(event, at=0.0) == wanted for event in reader.advance(zk, state)
+        isinstance(event, JobScaled) and replace(event, at=0.0) == wanted
+        for event in map(happened, reader.advance(zk, state))
     ):
         if time.monotonic() > deadline:
             raise Interrupted(

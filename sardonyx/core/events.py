@@ -446,7 +446,7 @@ Request = (
 )
 """Events that peers and clients may put into the inbox."""
 
-AnyEvent = (
+PlainEvent = (
     PeerBorn
     | PeerDied
     | LinksCreated
@@ -482,6 +482,23 @@ AnyEvent = (
     | RulesRaised
 )
 
+
+class SetAside(Event, frozen=True, kw_only=True, tag="set-aside"):
+    """Takes the place of an entry of the log when its decision ended in an error, which is a defect of the coordinator.
+
+    ``job``: the one that fails because of it, if any does. ``decided``: the event is about something else, and is decided once
+    that job has failed; otherwise it is left out. ``traceback``: of the error.
+    """
+
+    event: PlainEvent
+    error: Failure
+    job: str = ""
+    decided: bool = False
+    traceback: str = ""
+
+
+AnyEvent = PlainEvent | SetAside
+
 _events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
@@ -489,6 +506,11 @@ _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 def kind_of(event: Event) -> str:
     """The event's name on the wire."""
     return str(type(event).__struct_config__.tag)
+
+
+def happened(event: AnyEvent) -> PlainEvent:
+    """What has happened, also if it was set aside."""
+    return event.event if isinstance(event, SetAside) else event
 
 
 def encode_event(event: Event) -> bytes:

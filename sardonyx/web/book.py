@@ -32,8 +32,10 @@ from sardonyx.core.events import (
     JobSubmitted,
     LinksFailed,
     PeerDied,
+    SetAside,
     TaskFailed,
     UserEvent,
+    happened,
     kind_of,
 )
 from sardonyx.core.notes import PeerNote
@@ -51,7 +53,7 @@ STATES = 4
 TOLD = 1000
 """What went wrong with a job: of more, the last so many are told."""
 
-_INCIDENTS = (PeerDied, AckTimedOut, Declined, TaskFailed, LinksFailed)
+_INCIDENTS = (PeerDied, AckTimedOut, Declined, TaskFailed, LinksFailed, SetAside)
 
 
 class Words(NamedTuple):
@@ -113,17 +115,18 @@ class Book:
             SardonyxError: ``SX-WEB-DISK``: it is there, but only in memory.
         """
         with self.lock:
-            if isinstance(event, JobSubmitted | JobChanged):
-                self.mask.learn(event.spec)
-            if isinstance(event, JobSubmitted) and event.job not in self.state.jobs:  # a request may come twice
-                self._tellers[event.job] = Teller(event.job, running=False)
+            told = happened(event)
+            if isinstance(told, JobSubmitted | JobChanged):
+                self.mask.learn(told.spec)
+            if isinstance(told, JobSubmitted) and told.job not in self.state.jobs:  # a request may come twice
+                self._tellers[told.job] = Teller(told.job, running=False)
             decided = self._replay.step(n, event)
             line = self._line(decided, leader)
             self._times.append(event.at)
             for key in _keys(line):
                 self._among.setdefault(key, array("q")).append(n)
             self._shelf.put(line, event, request)
-            if request and isinstance(event, UserEvent):
+            if request and isinstance(told, UserEvent):
                 self._shelf.put_request(request, n)
             self._tell(Past(decided, leader))
             if n >= self._state_due:

@@ -206,8 +206,8 @@ class LiveSource:
         return told
 
     def _recover(self, error: SardonyxError) -> bool:
-        """The log has been trimmed over what was still unread, or ZooKeeper is away."""
-        if error.code == "SX-LOG-COMPACTED":
+        """The log has been trimmed over what was still unread, an entry is to be set aside, or ZooKeeper is away."""
+        if error.code in ("SX-LOG-COMPACTED", "SX-LOG-UNDECIDED"):
             with contextlib.suppress(SardonyxError):
                 self.book = self._begin()
                 return True

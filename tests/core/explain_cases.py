@@ -36,6 +36,14 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
+        "killed, and what could not be decided about its topics is set aside",
+        [COPY, MADE, "4 s pass", "copy is killed", "it is set aside that the links of copy are gone, and copy fails"],
+        [
+            "killed since 4: a user ended it",
+            "topics-left since 4: what could not be decided of its end was set aside: its topics stay until a user purges it",
+        ],
+    ),
+    (
         "completed",
         [
             COPY,

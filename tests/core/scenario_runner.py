@@ -55,6 +55,7 @@ from sardonyx.core.events import (
     PeerDied,
     PolicySet,
     Restored,
+    SetAside,
     TaskFailed,
     Yielded,
     kind_of,
@@ -320,6 +321,17 @@ def _new_links(world: World, job: str) -> list[AnyEvent]:
     return [LinksCreated(at=world.now, job=job, links=links, revision=known.revision + 1)]
 
 
+def _aside(world: World, sentence: str, job: str = "", *, decided: bool = False) -> list[AnyEvent]:
+    """A defect kept the coordinator from deciding about what a sentence says."""
+    found = ((re.fullmatch(pattern, sentence), action) for pattern, action in _SENTENCES)
+    match, action = next((match, action) for match, action in found if match)
+    error = Failure("SX-LOG-SET-ASIDE", f"a defect: {sentence}")
+    return [
+        SetAside(at=event.at, event=event, error=error, job=job, decided=decided)
+        for event in action(world, *match.groups())
+    ]
+
+
 def _all_ack(world: World) -> list[AnyEvent]:
     """Each peer that was offered a task accepts it; the events of one after the other, since each is decided at once."""
     acking = list(world.state.by_state["acking"])
@@ -333,6 +345,9 @@ def _all_yield(world: World) -> list[AnyEvent]:
 
 _P, _J = r"(P\w+)", r"([a-z][\w-]*)"
 _SENTENCES: list[tuple[str, Any]] = [
+    (rf"it is set aside that (.*), and {_J} fails", _aside),
+    (rf"{_J} fails, so that it can be decided that (.*)", lambda w, j, text: _aside(w, text, j, decided=True)),
+    (r"it is set aside that (.*)", _aside),
     (
         r"(P[\w, ]+) (?:is|are) born",
         lambda w, ps: [PeerBorn(at=w.now, peer=p, format=FORMAT) for p in re.findall(r"P\w+", ps)],

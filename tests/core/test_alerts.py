@@ -57,6 +57,10 @@ CASES: dict[str, tuple[list[Histories], list[Histories]]] = {
         [{'sardonyx_coordinator_stepped_down_total{deployment="d"}': "0x9 1x10"}],
         [{'sardonyx_coordinator_stepped_down_total{deployment="d"}': "1x20"}],
     ),
+    "SardonyxEventSetAside": (
+        [{'sardonyx_coordinator_events_set_aside_total{deployment="d"}': "0x9 1x10"}],
+        [{'sardonyx_coordinator_events_set_aside_total{deployment="d"}': "1x20"}],
+    ),
     "SardonyxLeadershipFlaps": (
         [{'sardonyx_coordinator_epoch{deployment="d", instance="c1"}': "1+1x20"}],
         [

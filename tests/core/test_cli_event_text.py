@@ -110,6 +110,18 @@ EVENTS = [
         events.Restored(job="j-1", error=FAILURE),
         "the deployment was restored from a backup; job j-1: SX-FN-RAISED: it raised",
     ),
+    (
+        events.SetAside(event=events.JobKilled(job="j-1", by="ann"), job="j-1", error=FAILURE),
+        "an entry is set aside, and job j-1 fails; left out: a user kills job j-1. SX-FN-RAISED: it raised",
+    ),
+    (
+        events.SetAside(event=events.Evicted(peer="p"), job="j-1", error=FAILURE, decided=True),
+        "an entry is set aside, and job j-1 fails; decided without it: a user evicts peer p. SX-FN-RAISED: it raised",
+    ),
+    (
+        events.SetAside(event=events.PolicySet(scheduler="balanced"), error=FAILURE),
+        "an entry is set aside; left out: a user has peers divided by the scheduler balanced. SX-FN-RAISED: it raised",
+    ),
 ]
 
 

@@ -13,19 +13,21 @@ import random
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from history_maker import TIMERS, History
 from msgspec.structs import replace
-from scenario_runner import World
+from scenario_runner import World, run
 
 from coordinator.core import admission, changeset, decide, job_events, peer_changes, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
-from sardonyx.core.errors import Failure, InternalError
+from sardonyx.core.errors import Failure, InternalError, SardonyxError
 from sardonyx.core.events import (
     FORMAT,
     OLDEST_RULES,
@@ -314,6 +316,7 @@ def reread(history: History) -> None:
     two_releases()
     half_made()
     resumed()
+    with_defects()
     lent()
     for world in just_gave():
         timers.due(world.state, world.now, TIMERS)
@@ -324,6 +327,32 @@ def reread(history: History) -> None:
         decide.decide(raised, raised.n + 1, RulesRaised(rules=rules))
     with pytest.raises(InternalError, match="SX-LOG-ORDER"):
         decide.decide(state, state.n, log[0][1])
+
+
+@cache
+def with_defects() -> None:
+    """Events that could not be decided, which random histories do not have: of jobs that go on, and of such that have ended and
+    have queues of two versions, or states to be read. Once is enough.
+    """
+    run((Path(__file__).parent.parent / "scenarios" / "set_aside.txt").read_text(), World())
+    submitted = "a is submitted: orders -> write; orders never ends; 2 partitions"
+    begin = [f"{submitted}; orders has times, and a checkpoint each minute", "the links of a are made"]
+    changed = [
+        *("a is submitted: in -> out; in never ends", "the links of a are made"),
+        *("a becomes: in -> out, in -> more; in never ends", "a is killed"),
+    ]
+    failed = [submitted, "it is set aside that the links of a are made, and a fails"]
+    for sentences in ([*begin, "a is killed"], changed, failed):
+        world = World(times=2, stride=2)
+        again = ("it is set aside that the links of a are gone, and a fails", "a is purged", "a is purged")
+        for sentence in (*sentences, *again, f"it is set aside that {submitted}, and b fails"):
+            world.say(sentence)
+            decide.unfinished(world.state)
+    for error in (KeyboardInterrupt(), MemoryError(), ValueError(), SardonyxError("SX-VERSION-RULES", "newer")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(decide._HANDLERS, PeerBorn, Mock(side_effect=error))
+            with pytest.raises((KeyboardInterrupt, MemoryError, SardonyxError)):
+                decide.decide(new_state("test"), 1, PeerBorn(peer="p"))
 
 
 @cache

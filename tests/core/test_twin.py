@@ -25,10 +25,12 @@ from twin import Twin
 
 from coordinator.core import admission, changeset, job_events, peer_changes, scheduling
 from coordinator.core import decide as core
+from coordinator.core.invariants import check
 from coordinator.core.projection import project
 from coordinator.core.state import State, Task, new_state
 from sardonyx.core.changing import change_failure
 from sardonyx.core.effects import OuterEffect
+from sardonyx.core.errors import Failure
 from sardonyx.core.events import (
     OLDEST_RULES,
     RULES,
@@ -44,6 +46,7 @@ from sardonyx.core.events import (
     PeerBorn,
     PeerDied,
     RulesRaised,
+    SetAside,
     encode_event,
 )
 from sardonyx.core.spec import JobSpec
@@ -167,6 +170,21 @@ def changed(event: AnyEvent, other: AnyEvent, number: int) -> AnyEvent:
     return msgspec.structs.replace(event, assignment=number) if hasattr(event, "assignment") else event
 
 
+def with_defects(name: str) -> Entries:
+    """The same history, some of whose events could not be decided: each has failed its own job, another one, or none."""
+    rng, jobs = random.Random(f"{name}/defects"), [""]
+    entries = []
+    for n, event in history(name):
+        job = getattr(event, "job", "")
+        jobs += [job] if job and isinstance(event, JobSubmitted) else []
+        if rng.random() < 0.1:
+            error = Failure("SX-LOG-SET-ASIDE", f"a defect at {n}")
+            fails = rng.choice([job or jobs[-1], rng.choice(jobs)])
+            event = SetAside(at=event.at, event=event, error=error, job=fails, decided=rng.random() < 0.4)  # noqa: PLW2901
+        entries.append((n, event))
+    return entries
+
+
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_they_agree_on_random_histories(batch: int, seed: int) -> None:
     """The whole tree, with the number in every node, and what is to be done outside it: the same after every event.
@@ -177,6 +195,19 @@ def test_they_agree_on_random_histories(batch: int, seed: int) -> None:
         name = f"{seed}/{number}"
         found = disagreement(disturbed(name) if batch % 2 else history(name))
         assert found is None, f"history {name}: {shrunk(found)}"
+
+
+def test_they_agree_on_what_is_set_aside(seed: int) -> None:
+    """Histories in which some events could not be decided. Every invariant holds after each event."""
+    for number in range(HISTORIES // 2):
+        name = f"{seed}/{number}"
+        log = with_defects(name)
+        found = disagreement(log)
+        assert found is None, f"history {name}: {shrunk(found)}"
+        state = new_state("test")
+        for n, event in log:
+            core.decide(state, n, event)
+            check(state)
 
 
 def test_they_agree_by_the_rules_before(seed: int) -> None:

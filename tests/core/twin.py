@@ -29,6 +29,7 @@ REMEMBERED = 1000
 OLDEST = 7
 """What peers read that say nothing of it."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
+TOLD_AGAIN = ("links-created", "links-failed", "links-read", "links-deleted", "links-dropped", "purge")
 NEW_TASK: Json = {
     "state": "pending",
     "failures": 0,
@@ -202,12 +203,23 @@ class Twin:
 
     # Jobs come and go
 
-    def on_submit(self, event: Json) -> None:
+    def on_set_aside(self, event: Json) -> None:
+        job, cause = self.jobs.get(event.get("job", "")), event["event"]
+        if job is None and cause["kind"] == "submit":
+            self.on_submit(cause, event["error"])
+        elif job is not None and not ended(job):
+            self.end(job, "failed", event["error"])
+        elif job is not None and cause["kind"] in TOLD_AGAIN and job["error"] != event["error"]:
+            job["left_alone"] = True
+        if event.get("decided"):
+            getattr(self, "on_" + cause["kind"].replace("-", "_"))(cause)
+
+    def on_submit(self, event: Json, error: Json | None = None) -> None:
         name, spec = event["job"], event["spec"]
         if name in self.jobs or name in self.purged or not JOB_ID.fullmatch(name):
             return
         holders = [j["id"] for j in self.jobs.values() if j["spec"]["name"] == spec["name"] and not ended(j)]
-        error = self.refusal(name, spec, holders[0] if holders else None)
+        error = error or self.refusal(name, spec, holders[0] if holders else None)
         resumes, point = event.get("resumes", ""), None
         replays = event.get("replays") if resumes else None
         if error is None and replays is not None:
@@ -238,7 +250,7 @@ class Twin:
         }
         job |= {"suspended": False, "revision": 1, "next": None, "switching": False, "gone": False}
         job |= {"retired": [], "places": 0, "goes_on": []}
-        job |= {"queued": False, "gave": 0, "needs": 0}
+        job |= {"queued": False, "gave": 0, "needs": 0, "left_alone": False}
         job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
         if error is None and resumes:
@@ -463,12 +475,15 @@ class Twin:
         """Its topics are gone, and no job needs its state."""
         if job["purge"] and (job["give_up_letters"] or letters_left(job) == 0):
             self.forget(job)
-        job["purge"] = False
+        job["purge"] = job["left_alone"] = False
 
     def on_letters_claimed(self, event: Json) -> None:
-        task = self.jobs.get(event["job"], {"tasks": {}})["tasks"].get(event["task"])
+        job = self.jobs.get(event["job"], {"tasks": {}})
+        task = job["tasks"].get(event["task"])
         if task is not None and event["letters"] > task["claimed"]:
-            task["claimed"] = event["letters"]
+            before, task["claimed"] = letters_left(job), event["letters"]
+            if job["links"] == "gone" and before and not letters_left(job) and not job["lends"]:
+                job["left_alone"] = False
 
     def on_restored(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
@@ -485,6 +500,10 @@ class Twin:
             if job["lends"] or not (job["refused"] or job["links"] == "gone"):
                 job["purge"] = True
                 job["give_up_letters"] = job["give_up_letters"] or gives_up
+                if job["left_alone"]:
+                    job["left_alone"] = False
+                    self.outer += [("DropLinks", job["id"])] if job["gone"] else []
+                    self.outer.append(("ReadLinks" if must_be_read(job) else "DeleteLinks", job["id"]))
             elif gives_up or letters_left(job) == 0:
                 self.forget(job)
 

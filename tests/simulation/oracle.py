@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kazoo.exceptions import BadVersionError
 
-from coordinator.core.decide import decide
+from coordinator.core.decide import Undecided, decide
 from coordinator.core.projection import project
-from coordinator.core.state import State, new_state
+from coordinator.core.state import Job, State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, AnyEvent
+from sardonyx.core.events import ENDED, AnyEvent, SetAside
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, TaskNote
 from tests.simulation.client import SimClient
@@ -59,7 +59,9 @@ class Oracle:
         """By task that is complete, the links that it has read. A change may have removed one since."""
         self.state = new_state("sim")
         """The log so far, replayed as it was written."""
-        kafka.known = self.state.jobs.get
+        self.undecided: int | None = None
+        """The entry at which that has come to a defect."""
+        kafka.known = self._known
         self.decisions = self.depositions = self.refused = self.accepted = 0
         self._digest = hashlib.sha256()
         zookeeper.on_commit.append(self._committed)
@@ -82,6 +84,8 @@ class Oracle:
                 assert operations[0][:2] == ("check", f"{ROOT}/epoch"), f"a write without a fence: {kind} {path}"
                 if top == "log" and kind == "+" and "/" in below:
                     self._logged(int(below.rpartition("/")[2]), data)
+                elif top == "log" and kind == "=" and "/" in below:
+                    self._set_aside(int(below.rpartition("/")[2]), data)
                 elif top == "job" and kind == "=" and "/task/" in below:
                     self._task_changed(below, data)
 
@@ -91,12 +95,37 @@ class Oracle:
 
     def _logged(self, first: int, data: bytes) -> None:
         for n, entry in enumerate(event_log.decode_batch(first, data), first):
-            assert n == self.state.n + 1, f"entry {n} follows entry {self.state.n}"
+            assert n == len(self.events) + 1, f"entry {n} follows entry {len(self.events)}"
             assert not entry.request or entry.request not in self.logged, f"request {entry.request} is logged twice"
             self.logged[entry.request] = n
             self.events.append(entry.event)
-            decide(self.state, n, entry.event)
-            self._note_complete()
+            self._decide(n)
+
+    def _known(self, job: str) -> Job | None:
+        return self.state.jobs.get(job)
+
+    def _decide(self, n: int) -> None:
+        if self.undecided is None:
+            try:
+                decide(self.state, n, self.events[n - 1])
+            except Undecided:
+                self.undecided = n
+            else:
+                self._note_complete()
+
+    def _set_aside(self, first: int, data: bytes) -> None:
+        """One entry of the log is another one now: the first that nobody can decide, and nothing has followed from it."""
+        entries = enumerate(event_log.decode_batch(first, data), first)
+        changed = [(n, entry.event) for n, entry in entries if entry.event != self.events[n - 1]]
+        assert [n for n, _ in changed] == [self.undecided], f"entries {changed} are other ones"
+        for n, event in changed:
+            assert isinstance(event, SetAside)
+            assert event.event == self.events[n - 1]
+            assert int(self.read(node_paths.CHECKPOINT) or 0) < n, f"entry {n} was decided, and is another one"
+            self.events[n - 1] = event
+        self.state, self.undecided = new_state("sim"), None
+        for n in range(1, len(self.events) + 1):
+            self._decide(n)
 
     def _note_complete(self) -> None:
         found = ((job, name, task) for job, known in self.state.jobs.items() for name, task in known.tasks.items())

@@ -24,6 +24,7 @@ import coordinator.core.peer_changes
 import coordinator.loop.leader
 import coordinator.loop.snapshots
 from coordinator.core import scheduling
+from coordinator.core.decide import Undecided
 from coordinator.core.invariants import check
 from coordinator.core.state import State
 from coordinator.daemon import Coordinator
@@ -103,6 +104,10 @@ class World:
         self.incarnations = 0
         self._passed: Counter[tuple[str, str]] = Counter()
         self.settling = False
+        self.defect = False
+        """Whether the coordinators have a defect, so that they cannot decide about some events."""
+        self.undecided = 0
+        """How many leaderships have ended by it."""
         self.wrong: list[str] = []
         self.user = Process(self.sim, "user")
         self._user_tree: ZooKeeperSession | None = None
@@ -546,6 +551,9 @@ class instrumented:  # noqa: N801 - reads as a word
         said = event["event"]
         if said in self.CRIES:
             error = event.get("exc_info")
+            if self._world.defect and isinstance(error, Undecided):
+                self._world.undecided += 1
+                raise structlog.DropEvent
             self._world.wrong.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
         raise structlog.DropEvent
 
