@@ -88,7 +88,8 @@ class DefectWorld(World):
     def _settle(self) -> None:
         super()._settle()
         self.user.spawn("verifies", self._verify)
-        self._until("is verified", lambda _: [] if self.verdict is not None else ["the log"])
+        # A peer that had been paused may ask for something once more meanwhile, and is answered.
+        self._until("is verified", lambda world: self.oracle.unfinished(world) if self.verdict else ["the log is read"])
 
     def _verify(self) -> None:
         assert self._user_tree is not None
