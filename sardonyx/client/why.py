@@ -58,9 +58,9 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
         outside.append(Outside("kafka-away", words))
-    elif look and explanation.status == "running" and (words := _clock_held(client, job)):
-        outside.append(Outside("clock-held", words))
-    if look and not outside and explanation.status == "running" and job in state.plans:
+    elif look and explanation.status == "running":
+        if words := _clock_held(client, job):
+            outside.append(Outside("clock-held", words))
         outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]

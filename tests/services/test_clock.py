@@ -60,8 +60,12 @@ def awaited(handle: JobHandle, second: int, *tasks: str) -> JobClock:
 
 
 @pytest.mark.gate
-def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, tmp_path: Path) -> None:
-    """It goes from task to task, through tasks that several peers share; what holds it is named; the commands show it."""
+def test_the_clock_of_each_task_is_that_of_the_slowest_partition(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes from task to task, through tasks that several peers share; what holds it is named, beside tasks that are late; the
+    commands show it.
+    """
     topic = house.make_topic("timed")
     house.put(topic, 0, *rows(10, 40, 20))
     handle = house.submit(tmp_path, text(topic))
@@ -82,6 +86,8 @@ def test_the_clock_of_each_task_is_that_of_the_slowest_partition(house: House, t
     until(
         lambda: wanted in house.call("job", "explain", handle.id).stdout, what="a look that is soon enough to tell why"
     )
+    monkeypatch.setattr("sardonyx.client.why.late_tasks", lambda *_: ["task first is late"])
+    until(lambda: {each.code for each in handle.explain().outside} == {"clock-held", "late"}, what="both reasons")
     house.clear()
 
 
