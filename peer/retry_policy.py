@@ -31,6 +31,7 @@ _PASSING = frozenset(
         "SX-OUTPUT-FULL",
         "SX-OUTPUT-AWAY",
         "SX-STATE-FULL",
+        "SX-STATE-HELD",
         "SX-KAFKA-DENIED",
         "SX-KAFKA-LOST",
         "SX-KAFKA-REFUSED",

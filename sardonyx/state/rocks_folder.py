@@ -32,7 +32,8 @@ class RocksFolder:
         path: it is made if it is missing, and holds nothing yet.
 
     Raises:
-        SetupError: ``SX-STATE-DRIVER``, ``SX-STATE-DISK``. All methods raise ``SX-STATE-DISK``, and ``SX-STATE-CORRUPT``.
+        SetupError: ``SX-STATE-DRIVER``, ``SX-STATE-HELD``, ``SX-STATE-DISK``. All methods raise ``SX-STATE-DISK``, and
+            ``SX-STATE-CORRUPT``.
         OutputError: ``SX-STATE-FULL``, as all methods that write.
     """
 
@@ -153,6 +154,14 @@ class RocksFolder:
                 cause=said,
                 fix="check that disk, and let no other program change the folder; the task is tried again, and its state is made "
                 "again from the state log",
+                where=where,
+            )
+        if "/LOCK" in said:
+            return SetupError(
+                "SX-STATE-HELD",
+                f"another process has the folder of a task's state open: {self._path}",
+                cause=said,
+                fix="end the process that has it open (`fuser` on the file LOCK names it); the task pauses and is tried again",
                 where=where,
             )
         return SetupError(

@@ -123,10 +123,10 @@ class TaskRun:
         """Another peer takes the task, and knows only what is written."""
         self.close()
         self._assignments += 1
-        self.begun = True
         engine, stage = self._engine, self.stage
         assignment = Assignment(id=self._assignments, job=engine.spec.name, task=stage.name, slot=0)
         self.work = engine.assembled(stage, assignment)
+        self.begun = True
         for link in stage.ingress:
             if link.kind == "splits" and link.source in engine.given:
                 self.work.source = GivenRows.reader()

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from peer.failed_records import Failed, Sorted, sort_out
+from peer.window_split import WindowSplit
 from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, kafka_time, sql, tumbling
-from sardonyx.core.errors import JobFailed
-from sardonyx.core.graph import Stage
+from sardonyx.core.clocks import NEVER
+from sardonyx.core.errors import FunctionError, JobFailed
+from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.timing import TimeSpec
 from sardonyx.testing import run_job
@@ -104,6 +106,19 @@ def test_a_column_that_an_input_adds_must_not_be_there() -> None:
     with pytest.raises(JobFailed, match="have a column 'at' already") as raised:
         run_job(job, {"in": [{"id": 1, "at": "2026-11-23T10:00:30Z"}]})
     assert raised.value.code == "SX-TIME-COLUMN"
+
+
+def test_a_function_before_a_window_must_give_the_time_on() -> None:
+    """The error names the function's task, whatever its `on_error` says: none of the rows has the column."""
+    job = Job("j")
+    rows = job.input("in", source_of("kafka", Path()), time="at")
+    ids = job.task("ids", "functions:without_the_time", after=rows, on_error="skip")
+    counted = job.window("counted", tumbling("1 min"), after=ids, aggregate={"n": Count()})
+    job.output("out", kafka("out"), after=counted)
+    (link,) = graph_of(job.spec(), "d", "j").stage("counted").ingress
+    with pytest.raises(FunctionError, match="rows of task ids have no column 'at'") as raised:
+        list(WindowSplit(link, 2).split(pa.table({"id": [1]}), NEVER))
+    assert (raised.value.code, raised.value.cause) == ("SX-TIME-COLUMN", "they have id")
 
 
 @pytest.mark.parametrize("kind", ["kafka", "files"])

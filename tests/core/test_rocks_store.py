@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +23,16 @@ from tests.faults.disk import SmallDisk, can_mount
 
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
 MANY = 20_000
+HOLD = """
+import sys
+from pathlib import Path
+from sardonyx.state.rocks_folder import RocksFolder
+held = RocksFolder(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+held.close()
+"""
+"""Opens a folder until its input ends."""
 
 
 @pytest.fixture
@@ -165,6 +177,22 @@ def test_a_folder_that_may_not_be_written_is_refused(folder: Path, opened: Calla
         opened()
     assert caught.value.code == "SX-STATE-DISK"
     assert "TMPDIR" in caught.value.fix
+
+
+def test_a_folder_that_is_held_is_refused(opened: Callable[..., RocksStore], folder: Path) -> None:
+    """Two processes that write there would spoil it. The error says how to find the one that holds it."""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(SardonyxError) as caught:
+            opened()
+        assert caught.value.code == "SX-STATE-HELD"
+        assert "LOCK" in caught.value.fix
+        holder.communicate("let go")
+    filled(opened())
 
 
 @pytest.mark.skipif(not can_mount(), reason="a small disk cannot be mounted here")

@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import networkx as nx
@@ -229,6 +230,18 @@ def test_wordcount_counts_as_lines_come(spark, sardonyx_clocked):
     assert _latest(run) == {"to": 2, "be": 3, "or": 1, "not": 1}
     run.end()
     assert {row["word"] for row in run.rows() if row["final"]} == {"to", "be", "or", "not"}
+
+
+def test_wordcount_begins_at_a_time(sardonyx_cluster, monkeypatch):
+    """Lines that came before it do not count. Kafka says when each came."""
+    lines, counts = sardonyx_cluster.topic("lines", [{"line": "not yet"}]), sardonyx_cluster.topic("word-counts")
+    start = datetime.now(UTC).isoformat()
+    sardonyx_cluster.fill(lines, [{"line": "to be, or not to be"}])
+    names = {"WORDCOUNT_LINES": lines, "WORDCOUNT_COUNTS": counts}
+    _set(monkeypatch, WORDCOUNT_START=start, WORDCOUNT_END="latest", **names)
+    sardonyx_cluster.run(ROOT / "examples" / "wordcount" / "job.py", timeout="6 min")
+    found = {row["word"]: row["count"] for row in sardonyx_cluster.records(counts)}
+    assert found == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
 def test_traffic_on_a_cluster_counts_each_minute(sardonyx_cluster, monkeypatch):
