@@ -197,6 +197,23 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
     assert {link["seconds"] for link in late.links().values()} == {0}
 
 
+def test_a_batch_that_takes_long_is_told_with_its_rows(late: Late) -> None:
+    """`job explain` names each task that sits on one, as long as it does."""
+
+    def told() -> set[str]:
+        return {
+            each.text.partition(" since ")[0] for each in late.handle.explain().outside if each.code == "long-batch"
+        }
+
+    sat = {
+        f"task {name} sits on one batch of {rows} rows" for name, rows in (("second", 80), ("even", 40), ("idle", 40))
+    }
+    until(lambda: told() and told() <= sat, what="a task that sits on its batch")
+    assert "sits on one batch of" in late.house.call("job", "explain", late.handle.id).stdout
+    late.release()
+    late.house.completed(late.handle)
+
+
 def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be looked at whole is given as at most so much; what counts tell stays exact, also behind a condition.
     Kafka that does not answer is an error to ``link lag``, and leaves ``job show`` without these figures.
