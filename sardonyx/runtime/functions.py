@@ -60,6 +60,7 @@ def reference(fn: Callable[..., Any]) -> str:
 def check_reference(text: str) -> FunctionError | None:
     """Whether ``text`` can name a function that another process imports; the error if it cannot."""
     module, colon, name = text.partition(":")
+    fix = "define it with def at the top level of a module, and pass values that vary as params"
     if colon and all(part.replace("-", "_").isidentifier() for part in module.split(".")) and name.isidentifier():
         return None
     if "<lambda>" in name:
@@ -68,6 +69,7 @@ def check_reference(text: str) -> FunctionError | None:
         cause = "a function inside another function cannot be imported by its name"
     elif not module or "<" in module:
         cause = "it was not defined in a file (an interactive session?), so peers cannot import it"
+        fix = "write it into a file and import it from there; in a notebook begin its cell with `%%writefile NAME.py`"
     elif "." in name or "<" in name:
         cause = "it is not a function at the top level of a module (a method, a partial, an object)"
     else:
@@ -76,7 +78,7 @@ def check_reference(text: str) -> FunctionError | None:
         "SX-FN-NAME",
         f"{text!r} does not name a function that peers can import",
         cause=cause,
-        fix="define it with def at the top level of a module, and pass values that vary as params",
+        fix=fix,
         where={"function": text},
     )
 
