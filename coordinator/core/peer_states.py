@@ -40,7 +40,7 @@ _TABLE: list[tuple[Trigger, list[PeerState], PeerState]] = [
 MACHINE = Machine(
     model=None,
     states=list(STATES),
-    transitions=[list(transition) for transition in _TABLE],
+    transitions=[{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE],
     initial="idle",
     auto_transitions=False,
 )

@@ -34,7 +34,7 @@ from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.link_trimmer import LinkTrimmer
-from coordinator.loop.log_archive import LogArchive, Write
+from coordinator.loop.log_archive import Write
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
@@ -120,8 +120,7 @@ class Leader:
         )
         self._outside = SideEffectQueue(leadership, self._links, self._fencer, self._intake.read_again)
         # Beside it.
-        keeps = None if archive is None else LogArchive(self._zk, archive, runtime)
-        self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, keeps)
+        self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, archive)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
         self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, self._lends, runtime)
@@ -446,8 +445,7 @@ class Leader:
         if self.state.rules == RULES or now < self._rules_due:
             return
         self._rules_due = now + RENEW * self._zk.session_timeout
-        known = known_rules(self._zk)
-        if known > self.state.rules:
+        if (known := known_rules(self._zk)) > self.state.rules:
             self._log.rules = known
             self.handle([PendingEntry(RulesRaised(at=self._runtime.wall(), rules=known))])
             log.info("rules_raised", rules=known, n=self.state.n)

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from sardonyx.core.errors import SardonyxError
-from sardonyx.runtime.clock import Runtime, Worker
+from sardonyx.runtime.clock import Worker
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 log = structlog.get_logger()
@@ -26,13 +26,11 @@ class LogArchive:
     Args:
         zk: the session that leads.
         write: writes a file.
-        runtime: threads.
     """
 
-    def __init__(self, zk: ZooKeeperSession, write: Write, runtime: Runtime) -> None:
+    def __init__(self, zk: ZooKeeperSession, write: Write) -> None:
         self._zk = zk
         self._write = write
-        self._runtime = runtime
         self._worker: Worker | None = None
         self._reached = 0
 
@@ -46,7 +44,7 @@ class LogArchive:
         reached = self._reached
         missing = [end for end in ends if end > reached]
         if missing and (self._worker is None or not self._worker.is_alive()):
-            self._worker = self._runtime.spawn("log-archive", partial(self._fill, max(first, reached + 1), missing))
+            self._worker = self._zk.runtime.spawn("log-archive", partial(self._fill, max(first, reached + 1), missing))
         return reached
 
     def _fill(self, first: int, ends: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ import structlog
 
 from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
-from coordinator.loop.log_archive import LogArchive
+from coordinator.loop.log_archive import LogArchive, Write
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Delete, Set
@@ -144,14 +144,12 @@ class SnapshotSchedule:
     Args:
         leadership: whose epoch each write checks.
         settings: ``snapshot_every`` and ``keep_log``, both in entries.
-        archive: where entries go before they are removed; None: nowhere.
+        archive: writes entries to a file before they are removed; None: they are removed.
     """
 
-    def __init__(
-        self, leadership: Leadership, settings: CoordinatorSettings, archive: LogArchive | None = None
-    ) -> None:
+    def __init__(self, leadership: Leadership, settings: CoordinatorSettings, archive: Write | None = None) -> None:
         self._leadership = leadership
-        self._archive = archive
+        self._archive = None if archive is None else LogArchive(leadership.zk, archive)
         self._settings = settings
         self._writer: SnapshotWriter | None = None
         self.started(0, 0)
