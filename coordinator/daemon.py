@@ -7,11 +7,13 @@ import signal
 import sys
 import threading
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 import msgspec
 import structlog
 
+from coordinator.history import archive
 from coordinator.kafka.job_links import KafkaLinks
 from coordinator.loop import event_log, leader_metrics
 from coordinator.loop.election import Candidate, LeadershipEnded, identity
@@ -166,8 +168,14 @@ class Coordinator:
         log.info("election_entered", candidate=identity())
         if not candidate.wait(self._stop):
             return
+        folder = self._settings.coordinator.log_archive
         leader = Leader(
-            candidate.take(), self._settings, self._side_effects, wake=self._wake, abandoned=self._delete_abandoned
+            candidate.take(),
+            self._settings,
+            self._side_effects,
+            wake=self._wake,
+            abandoned=self._delete_abandoned,
+            archive=None if folder is None else partial(archive.write, folder, self._settings.deployment),
         )
         self.leader = leader
         self.leading.set()

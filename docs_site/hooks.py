@@ -45,6 +45,7 @@ REFERENCE = {
 IN_GROUPS = {
     "sardonyx": {
         "Jobs": ["Job", "GraphView", "Cycle", "OnError", "Secret", "JobPlan"],
+        "Conditions": ["all_of", "any_of", "not_"],
         "Programs over graphs": ["VertexProgram", "Vertex", "Superstep"],
         "Where the time of a row comes from": ["event_time", "kafka_time", "wall", "ordinal"],
         "Windows": ["tumbling", "hopping", "session", "counted", "calendar", "everything"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.core.events import PeerState, Yields
-from sardonyx.core.notes import Assignment
+from sardonyx.core.notes import Assignment, BatchInHand
 from sardonyx.runtime.clock import REAL, Runtime
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
@@ -63,6 +63,8 @@ class AssignmentHandle:
         self._draining = False
         self._yields: Yields = ""
         self._gives_up = False
+        self.in_hand: BatchInHand | None = None
+        """The batch on which the task loop works. That thread sets it; the peer's own thread tells of it if it takes long."""
 
     @property
     def state(self) -> PeerState:

@@ -6,8 +6,8 @@ that takes a ``pyarrow.Table`` is called once per batch; a function that takes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.types as kinds
 
 from queues.keys import Checksums, Column, checksums, checksums_of
 from sardonyx.connectors.records import to_records
+from sardonyx.core import conditions
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from sardonyx.runtime.functions import takes_rows
@@ -35,17 +36,21 @@ class RowFunction:
         what: the function's role, for error messages: "condition", "group function".
         reference: the function, as ``module:function``.
         load: finds the function.
+        params: keyword arguments for it.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION``, ``SX-FN-PARAMS``.
     """
 
-    def __init__(self, task: str, what: str, reference: str, load: Load) -> None:
+    def __init__(
+        self, task: str, what: str, reference: str, load: Load, params: Mapping[str, Any] | None = None
+    ) -> None:
         self._task = task
         self._what = what
         self._reference = reference
+        self._params = params or {}
         self._fn = load(reference)
-        self.takes = takes_rows(self._fn)
+        self.takes = takes_rows(self._fn, self._params)
 
     def __call__(self, rows: pa.Table) -> Any:
         """Return the function's result for a table; if it takes records, return a list with one result per record.
@@ -59,7 +64,7 @@ class RowFunction:
 
     def _ask(self, given: Any) -> Any:
         try:
-            return self._fn(given)
+            return self._fn(given, **self._params)
         except _RAISED as error:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without our own frame
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -104,13 +109,8 @@ class RowFunction:
         return answer
 
 
-class Condition:
-    """Selects the rows that go over a link. Null counts as false. Any result but true, false and null is an error."""
-
-    _FIX = "let it give true or false for each row: a boolean array of the table's length, or a bool for a record"
-
-    def __init__(self, task: str, reference: str, load: Load) -> None:
-        self._ask = RowFunction(task, "condition", reference, load)
+class Condition(Protocol):
+    """Selects the rows that go over a link."""
 
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
         """Return for each row whether the condition holds, without nulls.
@@ -118,6 +118,52 @@ class Condition:
         Raises:
             FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``.
         """
+        ...
+
+
+def condition_of(task: str, where: conditions.Where, load: Load) -> Condition:
+    """Return the condition of a link out of a task. Raises as :class:`RowFunction`."""
+    if isinstance(where, str):
+        return FunctionCondition(task, where, load)
+    if where.fn is not None:
+        return FunctionCondition(task, where.fn, load, where.params)
+    return CombinedCondition([condition_of(task, part, load) for part in conditions.parts_of(where)], where)
+
+
+class CombinedCondition:
+    """Holds where all of its parts do, or any, or where its one part does not.
+
+    A part is asked only about the rows for which the parts before it leave the answer open, as ``and`` and ``or`` do in Python.
+    """
+
+    def __init__(self, parts: list[Condition], where: conditions.Condition) -> None:
+        self._parts = parts
+        self._opposite = where.not_ is not None
+        self._open = where.all_of is not None
+        """The answer of a part that leaves the whole open."""
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
+        if self._opposite:
+            return pc.invert(self._parts[0].holds(rows))
+        found = np.full(rows.num_rows, self._open)
+        for part in self._parts:
+            left = np.flatnonzero(found == self._open)
+            if not len(left):
+                break
+            asked = rows if len(left) == rows.num_rows else rows.take(pa.array(left))
+            found[left] = part.holds(asked).to_numpy(zero_copy_only=False)
+        return pa.array(found)
+
+
+class FunctionCondition:
+    """Asks a user's function. Null counts as false. Any result but true, false and null is an error."""
+
+    _FIX = "let it give true or false for each row: a boolean array of the table's length, or a bool for a record"
+
+    def __init__(self, task: str, reference: str, load: Load, params: Mapping[str, Any] | None = None) -> None:
+        self._ask = RowFunction(task, "condition", reference, load, params)
+
+    def holds(self, rows: pa.Table) -> pa.BooleanArray:
         answer = self._ask(rows)
         if self._ask.takes == "record":
             for value in answer:

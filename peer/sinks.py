@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from peer.row_functions import Condition, Grouping, Load
+from peer.row_functions import Grouping, Load, condition_of
 from peer.window_split import WindowSplit, row_times, rows_in
 from queues import block
 from queues.messages import (
@@ -138,7 +138,7 @@ class EdgeFilter:
         self._failed = link.route.of == "failed"
         self._late = link.route.of == "late"
         where, self._bounds, self._source = link.route.where, link.route.bounds, link.source
-        self._condition = None if where is None else Condition(link.name.partition(".")[0], where, load)
+        self._condition = None if where is None else condition_of(link.name.partition(".")[0], where, load)
         self._last: tuple[pa.Table, pa.BooleanArray] | None = None
 
     def rows(self, results: pa.Table, failed: pa.Table | None, late: pa.Table | None) -> pa.Table:

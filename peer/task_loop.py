@@ -42,12 +42,14 @@ from peer.sealing import Sealing
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
 from peer.telemetry import tell_uncommitted
+from queues.batch import Batch
 from queues.connectivity import reach_kafka
 from queues.lost import NotLetIn
 from queues.transaction_errors import TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
+from sardonyx.core.notes import BatchInHand
 from sardonyx.core.telemetry import Outcome
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
@@ -111,9 +113,11 @@ class TaskLoop:
                     self.session.open()
                     while not self.session.over:
                         self.step()
+                        self._handle.in_hand = None
                 except Exception as error:  # noqa: BLE001 (dealt with below, see `queues.guarded_producer`)
                     reason = error
                 finally:
+                    self._handle.in_hand = None
                     self.session.close()  # before anything else: otherwise its partitions would wait with us
                 if reason is not None:
                     if self._policy(reason, may_restart=True) is not Reaction.RESTART:
@@ -159,7 +163,7 @@ class TaskLoop:
                 batch, self._work.shards.together([*batch.positions, *pending])
             ):
                 raise BatchDropped("the group has not given all partitions of its keys to this peer")
-            session.clock.start()
+            self._begin(batch)
             failpoint("cut")
             if not batch.positions:  # only ends of partitions that say nothing new
                 return
@@ -185,6 +189,11 @@ class TaskLoop:
             self._uncommitted(*failed)
             failpoint("rewind")
             self._drop(pause)
+
+    def _begin(self, batch: Batch) -> None:
+        """From here on the batch takes its time."""
+        self.session.clock.start()
+        self._handle.in_hand = BatchInHand(self._work.assignment.id, sum(batch.rows.values()), time.time())
 
     def _uncommitted(self, outcome: Outcome, cause: str) -> None:
         count_uncommitted(self._job, self._task, outcome)

@@ -19,9 +19,10 @@ from peer.peer_machine import PeerLifeState, PeerMachine
 from peer.peer_metrics import OFFERS
 from peer.retry_policy import may_pass
 from sardonyx.core import node_paths
-from sardonyx.core.errors import failure_of
+from sardonyx.core.effects import Set
+from sardonyx.core.errors import SardonyxError, failure_of
 from sardonyx.core.events import Acked, Declined, Left
-from sardonyx.core.notes import Assignment, PeerNote, PulseNote
+from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.secret_values import unquoted
@@ -33,6 +34,9 @@ log = structlog.get_logger()
 
 _LOOK_ANYWAY = 5.0
 """Seconds after which the peer reads its state node without a watch event. A safety net: normally the watch tells it."""
+
+LONG = 10.0
+"""Seconds after which a peer tells in its pulse on which batch it works."""
 
 _LONGEST_PATIENCE = 8.0
 """Seconds that a peer waits at most for something to read, before it gives its task up to work at one that has no peer."""
@@ -114,6 +118,8 @@ class VirtualPeer:
         self._machine = PeerMachine(self._end_task)
         self._task: _TaskInHand | None = None
         self._idle_since: float | None = None
+        self._told: BatchInHand | None = None
+        """The batch of which its pulse tells."""
 
     def start(self) -> None:
         self._thread = self._runtime.spawn(f"peer-{self._name}", self._run)
@@ -196,6 +202,7 @@ class VirtualPeer:
                     self._goodbye()
                     return
                 self._look()
+                self._tell_of_batch()
             if self._machine.state == "revoked":
                 self._withdraw()
                 return
@@ -215,6 +222,7 @@ class VirtualPeer:
         while not self._zk.create(node_paths.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True):
             log.warning("peer_id_taken")
             self._next_identity()
+        self._told = None
         self._machine.fire("register")
         log.info("peer_registered")
 
@@ -241,6 +249,25 @@ class VirtualPeer:
             self._follow(msgspec.json.decode(data, type=PeerNote))
         elif self._machine.state != "unnoticed" or self._zk.read(node_paths.pulse(self._id)) is None:
             self._revoke("the coordinator took it for dead")
+
+    def _tell_of_batch(self) -> None:
+        """Say in the pulse on which batch the task works, once that takes long, and when it is over. For those who look: no
+        decision depends on it, so it matters little if it cannot be said.
+        """
+        batch = None if self._task is None else self._task.handle.in_hand  # read once: the task's thread sets it
+        if batch is not None and self._runtime.wall() - batch.since < LONG:
+            batch = None
+        if batch == self._told or self._machine.state == "revoked":
+            return
+        pulse = msgspec.json.encode(msgspec.structs.replace(self._about, batch=batch))
+        try:
+            self._zk.commit([Set(node_paths.pulse(self._id), pulse)])
+        except SessionLost:
+            raise
+        except SardonyxError as error:
+            log.debug("batch_not_told", error=str(error))
+        else:
+            self._told = batch
 
     def _signal(self, _event: object) -> None:
         self._wake.set()

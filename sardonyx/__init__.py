@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sardonyx.core.spec import OnError
     from sardonyx.graphs.program import Superstep, Vertex, VertexProgram
     from sardonyx.job.builder import Job, connector
+    from sardonyx.job.conditions import all_of, any_of, not_
     from sardonyx.job.graphing import GraphView
     from sardonyx.job.looping import Cycle
     from sardonyx.job.windowing import (
@@ -105,6 +106,8 @@ __all__ = [
     "Vertex",
     "VertexProgram",
     "__version__",
+    "all_of",
+    "any_of",
     "blackhole",
     "calendar",
     "connector",
@@ -119,6 +122,7 @@ __all__ = [
     "kafka",
     "kafka_time",
     "load_settings",
+    "not_",
     "on_count",
     "ordinal",
     "session",
@@ -151,6 +155,9 @@ _LATER = {  # name -> module; these need pyarrow or more, and are imported when 
     "kafka": "sardonyx.connectors.declarations",
     "load_settings": "sardonyx.runtime.settings",
     "connector": "sardonyx.job.builder",
+    "all_of": "sardonyx.job.conditions",
+    "any_of": "sardonyx.job.conditions",
+    "not_": "sardonyx.job.conditions",
     "Key": "sardonyx.state.handles",
     "ListState": "sardonyx.state.handles",
     "MapState": "sardonyx.state.handles",

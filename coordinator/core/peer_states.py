@@ -1,12 +1,15 @@
 """The seven states of a virtual peer and the transitions between them. Pure.
 
-The table is declared once. A decision looks a transition up in a dictionary made from it, because a machine object for each of
-ten thousand peers would cost memory and time. ``docs/coordination.md`` shows the same table as a diagram.
+They are declared once, as a machine of ``transitions``. A decision looks a transition up in a dictionary made from that machine:
+firing it would take far longer. The tests fire it: each peer of each history that they make up is a model of the machine
+(``tests/cards.py``). ``docs/coordination.md`` shows the machine as a diagram.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
+
+from transitions import Machine
 
 from sardonyx.core.errors import InternalError
 from sardonyx.core.events import PeerState
@@ -34,8 +37,19 @@ _TABLE: list[tuple[Trigger, list[PeerState], PeerState]] = [
     ("die", ["idle", "acking", "active", "waiting", "sealing", "revoked"], "dead"),
 ]
 
-_AFTER: dict[tuple[PeerState, Trigger], PeerState] = {
-    (source, trigger): target for trigger, sources, target in _TABLE for source in sources
+MACHINE = Machine(
+    model=None,
+    states=list(STATES),
+    transitions=[{"trigger": trigger, "source": sources, "dest": target} for trigger, sources, target in _TABLE],
+    initial="idle",
+    auto_transitions=False,
+)
+"""A peer is born idle."""
+
+_AFTER = {
+    (cast("PeerState", each.source), cast("Trigger", trigger)): cast("PeerState", each.dest)
+    for trigger in MACHINE.events
+    for each in MACHINE.get_transitions(trigger)
 }
 
 

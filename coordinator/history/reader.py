@@ -249,6 +249,13 @@ def export(zk: ZooKeeperSession, version: str, first: int | None = None) -> Iter
     first = event_log.begins(zk) if first is None else first
     if first > standing.low + 1:  # the nodes belong to an earlier event, so nothing could compare them
         raise _out_of_range(first, Kept(event_log.begins(zk), standing.low + 1))
+    return file_of(zk, version, first, standing)
+
+
+def file_of(zk: ZooKeeperSession, version: str, first: int, standing: Stand) -> Iterator[bytes]:
+    """The lines of a file with the log from entry ``first`` to the last one of which ``standing`` may be. Raises as
+    :func:`export`.
+    """
     base = at(zk, first - 1) if first > event_log.FIRST else None
     mask = Mask()
     for job in base.jobs.values() if base is not None else ():
@@ -330,7 +337,8 @@ def _out_of_range(n: int, there: Kept) -> SardonyxError:
         "SX-LOG-RANGE",
         f"the log has no entry {n}; it holds entries {there.first} to {there.last}",
         cause="older ones were compacted away (coordinator.keep_log)" if gone else "that has not happened yet",
-        fix=f"name one of {there.first} to {there.last}",
+        fix=f"name one of {there.first} to {there.last}"
+        + ("; coordinator.log_archive keeps older ones" if gone else ""),
         where={"n": n, "first": there.first, "last": there.last},
     )
 

@@ -241,5 +241,5 @@ def compacted(n: int, first: int) -> SardonyxError:
         "SX-LOG-COMPACTED",
         f"the log does not reach back to entry {n} any more; it begins at {first}",
         cause="the coordinator removes entries that are older than coordinator.keep_log allows",
-        fix="ask for a later number; a larger coordinator.keep_log keeps more from now on",
+        fix="ask for a later number; from now on a larger coordinator.keep_log keeps more, and coordinator.log_archive all",
     )

@@ -34,6 +34,7 @@ from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.link_trimmer import LinkTrimmer
+from coordinator.loop.log_archive import Write
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
@@ -70,6 +71,7 @@ class Leader:
         wake: set whenever there is something to read.
         abandoned: called with jobs whose links were still being created when the leadership ended.
         limits: how much is read and written at a time.
+        archive: writes entries of the log to a file before they are removed; None: they are removed.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Leader:
         wake: Signal,
         abandoned: Callable[[str, JobSpec], None] = lambda _job, _spec: None,
         limits: Limits = DEFAULT,
+        archive: Write | None = None,
     ) -> None:
         self._leadership = leadership
         self._zk = leadership.zk
@@ -117,7 +120,7 @@ class Leader:
         )
         self._outside = SideEffectQueue(leadership, self._links, self._fencer, self._intake.read_again)
         # Beside it.
-        self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator)
+        self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, archive)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
         self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, self._lends, runtime)
@@ -364,7 +367,7 @@ class Leader:
                 break
             except Undecided as undecided:
                 self._set_aside(undecided, checkpoint)
-        self._snapshots = snapshots.SnapshotSchedule(self._leadership, self._settings.coordinator, snapshot, size)
+        self._snapshots.started(snapshot, size)
         self._log = LogWriter(self._leadership, self.state.n, self._limits, rules=self.state.rules)
         self._effects = EffectsWriter(self._leadership, checkpoint, version, self._limits)
         repaired = self._repair(touched) if self.state.n > checkpoint else 0
@@ -442,8 +445,7 @@ class Leader:
         if self.state.rules == RULES or now < self._rules_due:
             return
         self._rules_due = now + RENEW * self._zk.session_timeout
-        known = known_rules(self._zk)
-        if known > self.state.rules:
+        if (known := known_rules(self._zk)) > self.state.rules:
             self._log.rules = known
             self.handle([PendingEntry(RulesRaised(at=self._runtime.wall(), rules=known))])
             log.info("rules_raised", rules=known, n=self.state.n)

@@ -22,6 +22,7 @@ import structlog
 
 from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
+from coordinator.loop.log_archive import LogArchive, Write
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, Delete, Set
@@ -143,17 +144,18 @@ class SnapshotSchedule:
     Args:
         leadership: whose epoch each write checks.
         settings: ``snapshot_every`` and ``keep_log``, both in entries.
-        last: the entry of the last snapshot; 0 if there is none.
-        size: bytes of that snapshot.
+        archive: writes entries to a file before they are removed; None: they are removed.
     """
 
-    def __init__(self, leadership: Leadership, settings: CoordinatorSettings, last: int = 0, size: int = 0) -> None:
+    def __init__(self, leadership: Leadership, settings: CoordinatorSettings, archive: Write | None = None) -> None:
         self._leadership = leadership
+        self._archive = None if archive is None else LogArchive(leadership.zk, archive)
         self._settings = settings
         self._writer: SnapshotWriter | None = None
-        self._started(last, size)
+        self.started(0, 0)
 
-    def _started(self, n: int, size: int) -> None:
+    def started(self, n: int, size: int) -> None:
+        """The last snapshot is that after entry ``n``, and its state has so many bytes."""
         self._last = n
         self._distance = max(self._settings.snapshot_every, size // STATE_AN_ENTRY)
 
@@ -168,7 +170,7 @@ class SnapshotSchedule:
 
     def begin(self, n: int, state: bytes) -> None:
         """Begin to store the state after entry ``n``; the snapshot before it must be finished."""
-        self._started(n, len(state))
+        self.started(n, len(state))
         self._writer = SnapshotWriter(self._leadership, n, state)
         self._writer.advance(0)
 
@@ -197,7 +199,7 @@ class SnapshotSchedule:
             self._writer.advance(durable)
         self._writer = None
         thin(self._leadership)
-        removed = compact(self._leadership, keep=self._settings.keep_log)
+        removed = compact(self._leadership, keep=self._settings.keep_log, archive=self._archive)
         log.debug("snapshot_written", n=self._last, entries_removed=removed)
 
 
@@ -288,18 +290,21 @@ def _remove(leadership: Leadership, n: int) -> None:
     leadership.commit([*parts, Delete(node_paths.snapshot(n))])
 
 
-def compact(leadership: Leadership, *, keep: int) -> int:
+def compact(leadership: Leadership, *, keep: int, archive: LogArchive | None = None) -> int:
     """Remove the log and the snapshots before a certain snapshot. Returns how many entries were removed.
 
     That is the newest sparse snapshot (:data:`SPARSE`) that can be read and is at least ``keep`` entries before the latest but
-    one. So the log always begins at 1 or right after a snapshot that exists. ``/log`` is set first. What an earlier leader had
-    begun to remove is removed as well.
+    one, and, with an archive, up to which that holds all entries. So the log always begins at 1 or right after a snapshot that
+    exists. ``/log`` is set first. What an earlier leader had begun to remove is removed as well.
     """
     zk = leadership.zk
     whole = complete(zk)
     most = whole[-KEPT] - keep if len(whole) >= KEPT else 0
     start = begins(zk)
     possible = [n for n in sparse(whole) if start <= n <= most]
+    if archive is not None:
+        reached = archive.reached(start, possible)
+        possible = [n for n in possible if n <= reached]
     newest = next((n for n in reversed(possible) if _read(zk, n) is not None), None)
     if newest is not None:
         start = newest + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.changing_at import bounds_text
+from sardonyx.core.conditions import condition_text
 from sardonyx.core.graph import Graph
 from sardonyx.core.graphing import GraphSpec
 from sardonyx.core.iterating import IterateSpec
@@ -65,8 +66,12 @@ def feedback_text(spec: JobSpec, cycle: CycleSpec, source: str, target: str) -> 
     """What comes back over a feedback edge: ``back in loop crawl, at most 20 times (where job:is_inside)``."""
     route = spec.route(source, target)
     most = "" if cycle.max_hops is None else f", at most {counted(cycle.max_hops, 'time')}"
-    which = [*(["failed records"] if route.of == "failed" else []), *([f"where {route.where}"] if route.where else [])]
+    which = [*(["failed records"] if route.of == "failed" else []), *_where(route)]
     return f"back in loop {cycle.name}{most}" + (f" ({', '.join(which)})" if which else "")
+
+
+def _where(route: Route) -> list[str]:
+    return [f"where {condition_text(route.where)}"] if route.where else []
 
 
 def headline(spec: JobSpec, graph: Graph) -> str:
@@ -82,7 +87,7 @@ def _ways_in(spec: JobSpec, name: str) -> list[str]:
         route = spec.route(source, target)
         if target == name and route != Route():
             what = {"failed": "failed records of ", "late": "late rows of "}.get(route.of, "of ") + source
-            what += f" where {route.where}" if route.where else ""
+            what = " ".join([what, *_where(route)])
             found.append(what if route.bounds is None else f"{what}, rows {bounds_text(route.bounds)}")
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import sys
 import threading
@@ -27,6 +28,7 @@ from sardonyx.core.text import counted, near
 
 if TYPE_CHECKING:
     from coordinator.core.state import State
+    from coordinator.history.archive import Archive
     from coordinator.history.replay import Decided, Verdict
     from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -136,21 +138,34 @@ def show(
         _check_kind(kind)
     with tree_of(call) as zk:
         if n is not None:
-            _show_one(call, zk, _number(zk, n))
+            _show_one(call, zk, _number(call, zk, n))
             return
-        begin = None if first is None else _number(zk, first, later=True)
-        end = None if last is None else _number(zk, last)
+        begin = None if first is None else _number(call, zk, first, later=True)
+        end = None if last is None else _number(call, zk, last)
         _show_many(call, zk, begin, end, wanted(job, peer, kind), replayed=bool(job or peer))
 
 
-def _number(zk: ZooKeeperSession, text: str, *, later: bool = False) -> int:
+def _archive(call: Call) -> Archive | None:
+    """What compactions have removed from the log; None if no archive is configured."""
+    folder = call.settings.coordinator.log_archive
+    if folder is None:
+        return None
+    from coordinator.history.archive import Archive
+
+    return Archive(folder, call.settings.deployment)
+
+
+def _number(call: Call, zk: ZooKeeperSession, text: str, *, later: bool = False) -> int:
     """The number of the entry that somebody means. Of a time: of the last entry at or before it, or of the first after it."""
     from coordinator.history import reader
 
     where = entry_or_time(text, datetime.now().astimezone())
     if isinstance(where, int):
         return where
-    return reader.until(zk, where) + later
+    found, archive = reader.until(zk, where), _archive(call)
+    if archive is not None and found < reader.kept(zk).first:
+        found = archive.until(where) or 0
+    return found + later
 
 
 def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
@@ -158,10 +173,15 @@ def _show_one(call: Call, zk: ZooKeeperSession, n: int) -> None:
     from coordinator.loop.event_log import read_entries
     from sardonyx.cli.history_text import change_lines
 
-    decided = next(reader.decided(zk, n, n), None)
-    if decided is None:
-        raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
-    request = next(entry.request for _, entry in read_entries(zk, n))
+    archive = _archive(call) if n < reader.kept(zk).first else None
+    archived = None if archive is None else next(archive.decided(n, n), None)
+    if archived is not None:
+        decided, request = archived
+    else:
+        live = next(reader.decided(zk, n, n), None)
+        if live is None:
+            raise SardonyxError("SX-LOG-RANGE", f"the log has no entry {n} any more", fix="name a later one")
+        decided, request = live, next(entry.request for _, entry in read_entries(zk, n))
     masks = Masks(zk)
     if call.json:
         call.put_json(masks.data(decided, entry_data(decided, request)))
@@ -229,15 +249,19 @@ def _show_many(
     from coordinator.history.replay import Decided
     from coordinator.loop.event_log import read_log
 
-    there = reader.kept(zk)
+    there, archive = reader.kept(zk), _archive(call)
     begin = max(first or 0, there.first)
     past: Iterable[Decided]
+    older: Iterable[Decided] = ()
+    if archive is not None and first is not None and first < there.first:
+        before = there.first - 1
+        older = (decided for decided, _ in archive.decided(first, before if last is None else min(last, before)))
     if replayed and begin <= there.last:
         past = reader.decided(zk, begin, last)
     else:
         past = (Decided(n, event, [], []) for n, event in read_log(zk, begin))
     found, masks = 0, Masks(zk)
-    for decided in past:
+    for decided in itertools.chain(older, past):
         if last is not None and decided.n > last:
             break
         if fits(decided):
@@ -293,11 +317,16 @@ def at(call: Call, n: N) -> None:
         from coordinator.loop.event_log import read_log
 
         with call.patience("the log to be replayed"):
-            number = _number(zk, n)
-            state = reader.at(zk, number)
-            held = number >= reader.kept(zk).first  # what was before the oldest entry is known, not when that was
-            found = next(read_log(zk, number), None) if held else None
-    _put_cluster(call, state, found[1].at if found and found[0] == number else None)
+            number = _number(call, zk, n)
+            oldest, archive = reader.kept(zk).first, _archive(call)
+            if number < oldest and archive is not None and archive.holds(number):
+                state, when = archive.at(number)
+            else:
+                state = reader.at(zk, number)
+                held = number >= oldest  # what was before the oldest entry is known, not when that was
+                found = next(read_log(zk, number), None) if held else None
+                when = found[1].at if found and found[0] == number else None
+    _put_cluster(call, state, when)
 
 
 def _put_cluster(call: Call, state: State, when: float | None) -> None:
@@ -448,5 +477,5 @@ def opened(file: str) -> Iterator[IO[bytes]]:
             fix="name a file that `sardonyx log export -o FILE` wrote",
             where={"file": file},
         ) from None
-    with source:
-        yield source
+    with source, gzip.open(source) if file.endswith(".gz") else source as unpacked:
+        yield unpacked

@@ -1,7 +1,7 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
 Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
-its tasks are late, and what is on its way in its loops.
+its tasks sit on one batch or are late, and what is on its way in its loops.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from queues.connectivity import reach_kafka
 from sardonyx.client.clocks import lacking, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.late_tasks import late_tasks
+from sardonyx.client.long_batches import long_batches
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
@@ -61,6 +62,7 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     elif look and explanation.status == "running":
         if words := _clock_held(client, job):
             outside.append(Outside("clock-held", words))
+        outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
         outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]

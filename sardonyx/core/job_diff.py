@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sardonyx.core.changing import Obstacle, not_given_up
 from sardonyx.core.changing_at import bounds_text, leads_to, pending, problems_at, settled, waits_text
+from sardonyx.core.conditions import condition_text, functions_in
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
@@ -168,7 +169,7 @@ class _Face(NamedTuple):
 
     def shown(self) -> dict[str, str | None]:
         """As the value of a difference."""
-        return {"kind": self.kind, "topic": self.topic, "of": self.route.of, "where": self.route.where}
+        return {"kind": self.kind, "topic": self.topic, "of": self.route.of, "where": _where(self.route)}
 
     def shown_key(self) -> object:
         """By what its rows are grouped, as the value of a difference: no columns if all rows have one key."""
@@ -293,17 +294,17 @@ class _Comparison:
         elif old.topic != new.topic:
             kind = "output" if new.kind == "output" else "input"
             yield self._difference(kind, "topic", old.topic, new.topic, moves=moves, changes=changes)
-        for field in ("of", "where"):
-            before, after = getattr(old.route, field), getattr(new.route, field)
-            if before != after:
-                yield self._difference("route", field, before, after, moves=moves, changes=changes)
+        if old.route.of != new.route.of:
+            yield self._difference("route", "of", old.route.of, new.route.of, moves=moves, changes=changes)
+        if old.route.where != new.route.where:
+            yield self._difference("route", "where", *map(_where, (old.route, new.route)), moves=moves, changes=changes)
         times = [None if face.route.bounds is None else bounds_text(face.route.bounds) for face in (old, new)]
         if times[0] != times[1]:
             yield self._difference("route", "rows", *times, moves=moves, changes=changes)
         if old.kind == new.kind and old.key != new.key:
             shown = old.shown_key(), new.shown_key()
             yield self._difference("key", "group_by", *shown, moves=moves, changes=changes)
-        yield from self._code_of([new.route.where] if new.route.where else [])
+        yield from self._code_of([] if new.route.where is None else [name for name, _ in functions_in(new.route.where)])
 
     def _code_of(self, references: Iterable[str]) -> Iterator[Difference]:
         """Whether what is named by ``module:name`` may differ since the job's own modules do."""
@@ -430,6 +431,10 @@ def _faces(spec: JobSpec) -> dict[str, _Face]:
 def _face(spec: JobSpec, link: Link) -> _Face:
     route = spec.routes.get(link.name, Route())
     return _Face(link.kind, None if link.owned else link.topic, route, (link.group_by, link.by_key))
+
+
+def _where(route: Route) -> str | None:
+    return condition_text(route.where) or None
 
 
 def _of_removed(task: TaskSpec) -> str:

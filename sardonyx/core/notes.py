@@ -50,6 +50,16 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
             return cls(data.decode(errors="replace"))
 
 
+class BatchInHand(msgspec.Struct, frozen=True):
+    """A batch on which a peer has worked for long."""
+
+    assignment: int
+    rows: int
+    """Read for it; of an input that is read in pieces, how many of these."""
+    since: float
+    """Seconds since 1970, by the clock of the peer's machine."""
+
+
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/pulse/<peer>``, written by the peer itself: where it runs, and what it is."""
 
@@ -63,6 +73,8 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     metrics: str = ""
     """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""
+    batch: BatchInHand | None = None
+    """Only once it has worked on the batch for some seconds, so that short ones write nothing."""
 
 
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

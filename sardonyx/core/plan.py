@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from sardonyx.core.conditions import condition_text
 from sardonyx.core.graph import Graph, Link, Stage, graph_of, has_end
 from sardonyx.core.reach import Reach
 from sardonyx.core.spec import JobSpec, TaskSpec, references_of, store_of, whole_of
@@ -198,9 +199,8 @@ def _exchanges(spec: JobSpec, graph: Graph) -> Iterator[Exchange]:
 def _exchange(spec: JobSpec, source: str, target: str, link: Link | None) -> Exchange:
     """``link``: the queue of the edge; None: the two tasks run fused."""
     route = spec.route(source, target)
-    found = Exchange(
-        name=f"{source}.{target}", source=source, target=target, kind="forward", of=route.of, where=route.where
-    )
+    where = condition_text(route.where) or None
+    found = Exchange(name=f"{source}.{target}", source=source, target=target, kind="forward", of=route.of, where=where)
     if link is None:
         return found
     if link.kind != "internal":

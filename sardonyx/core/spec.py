@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from sardonyx.core.conditions import Where, functions_in
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graphing import GraphSpec
 from sardonyx.core.iterating import IterateSpec
@@ -87,8 +88,8 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     of: Literal["results", "failed", "late"] = "results"
     """``failed``: the records that made the task's function raise, each as a row that says what happened. ``late``: the rows that
     came after their windows had closed."""
-    where: str | None = None
-    """``module:function``, which says of each row whether it goes this way; None: all of them."""
+    where: Where | None = None
+    """The condition on a row to go this way: ``module:function``, or several with parameters; None: all rows do."""
     bounds: Bounds | None = None
     """Of which times the rows are. Only a change at a time says it."""
 
@@ -209,7 +210,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def references(self) -> list[str]:
         """Everything that the job names by ``module:name``: first in the order of its catalog, then its conditions."""
         found = [name for task in self.catalog for name in references_of(task)]
-        found += [route.where for _, route in sorted(self.routes.items()) if route.where]
+        routes = (route for _, route in sorted(self.routes.items()) if route.where)
+        found += [name for route in routes for name, _ in functions_in(route.where or "")]
         return list(dict.fromkeys(found))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from sardonyx.core.changing import wires
+from sardonyx.core.conditions import functions_in
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.resizing import resized
@@ -52,7 +53,8 @@ def untouched(old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[
 def used_by(stage: Stage) -> list[str]:
     """The functions and classes that the peers of a stage call, as ``module:name``."""
     found = [name for task in (stage.task, *stage.fused) for name in references_of(task)]
-    found += [link.route.where for link in stage.egress if link.route.where]
+    conditions = (link.route.where for link in stage.egress if link.route.where)
+    found += [name for where in conditions for name, _ in functions_in(where)]
     found += [link.group_by for link in stage.egress if isinstance(link.group_by, str)]
     return list(dict.fromkeys(found))
 

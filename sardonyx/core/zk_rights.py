@@ -34,6 +34,7 @@ RIGHTS: Mapping[str, Rights] = {
     "/inbox": Rights("rc", "rc", "r"),
     "/inbox/*": Rights("", "r", "r"),
     "/pulse": Rights("rcd", "r", "r"),
+    "/pulse/*": Rights("rw", "r", "r"),
     "/peer-state": _LOOK,
     "/job": _LOOK,
     "/sentinel": _LOOK,

@@ -7,9 +7,8 @@ all of it at once. So the builder keeps mistyped arguments as problems of the jo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
-
-import msgspec
 
 from sardonyx.connectors import declarations
 from sardonyx.connectors.declarations import Connector
@@ -20,10 +19,10 @@ from sardonyx.core.spec import (
     DEFAULT_BATCH_TIMEOUT,
     DEFAULT_PARTITIONS,
     JobSpec,
-    Route,
     TaskType,
 )
 from sardonyx.job.collecting import collects
+from sardonyx.job.conditions import condition_data
 from sardonyx.job.given import given_settings, listed_tags, require, with_references
 from sardonyx.job.graphing import Graphs
 from sardonyx.job.iterating import Rounds
@@ -437,17 +436,18 @@ class Job(Relations, Graphs, Rounds, Cycles):
         source, route = self.edge(edge, target)
         self._workflow.append((source, target))
         if isinstance(edge, Edge):
-            self._routes[f"{source}.{target}"] = msgspec.to_builtins(route)
+            self._routes[f"{source}.{target}"] = route
 
-    def edge(self, edge: Task | Edge | str, target: str) -> tuple[str, Route]:
-        """The task that an edge leads out of, and what goes over it; ``target``: what reads it, for messages."""
+    def edge(self, edge: Task | Edge | str, target: str) -> tuple[str, dict[str, Any]]:
+        """The task that an edge leads out of, and what goes over it, as data; ``target``: what reads it, for messages."""
         source = self._name_of(edge.task if isinstance(edge, Edge) else edge, target)
         if not isinstance(edge, Edge):
-            return source, Route()
-        where = edge.condition
-        if where is not None:
-            where = self._reference(where, f"task {target!r}: a condition is a function or its name")
-        return source, Route(of=edge.of, where=where)
+            return source, {}
+        route: dict[str, Any] = {} if edge.of == "results" else {"of": edge.of}
+        if edge.condition is not None:
+            wanted = f"task {target!r}: a condition is a function or its name, or made by all_of(), any_of() and not_()"
+            route["where"] = condition_data(edge.condition, partial(self._reference, wanted=wanted))
+        return source, route
 
     def _edges_of(self, after: After) -> list[Task | Edge | str]:
         """What comes before a loop, and so before each task that it begins with."""

@@ -1,4 +1,4 @@
-"""A job's own modules as a zip: the modules beside the spec, the same bytes for the same files. No pickled code.
+"""A job's own modules as a zip: those beside the spec that it needs, the same bytes for the same files. No pickled code.
 
 The zip is stored in ZooKeeper under its sha256 and put on the path of the peers that run the job.
 """
@@ -9,8 +9,9 @@ import ast
 import hashlib
 import io
 import os
+import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold. Every file gets it, so that only the contents decide the hash."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
+_IMPORTS = frozenset({"__import__", "import_module"})
+_RUNS = frozenset({"exec", "eval"})
+_IMPORTERS = frozenset({"importlib", "pkgutil", "runpy"})
+"""By which a module imports what its text need not name."""
+_MODULE = re.compile(r"(\w+)[.:]\w")
+"""How a text begins that may name something in a module."""
+
 
 class Bundle(NamedTuple):
     """A zip of modules, and its hash."""
@@ -33,8 +41,12 @@ class Bundle(NamedTuple):
     sha256: str
 
 
-def build(root: Path) -> Bundle:
-    """The zip of all modules in ``root`` and of its packages.
+def build(root: Path, needed: Collection[str] | None = None) -> Bundle:
+    """The zip of modules in ``root`` and of its packages.
+
+    Args:
+        root: the folder.
+        needed: the names of those that go into it, as :func:`reached` finds them; None: all.
 
     Raises:
         JobInvalid: ``SX-JOB-CODE-TOO-LARGE``, with its largest files.
@@ -42,7 +54,7 @@ def build(root: Path) -> Bundle:
     buffer = io.BytesIO()
     sizes: list[tuple[int, str]] = []
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name in sorted(_modules(root, "")):
+        for name in sorted(_modules(root, "", needed=needed)):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, wherever it is made
@@ -70,6 +82,51 @@ def build(root: Path) -> Bundle:
 def top_level(root: Path) -> set[str]:
     """The top-level names of the modules and packages in the bundle of ``root``."""
     return {Path(name).parts[0].removesuffix(".py") for name in _modules(root, "", deep=False)}
+
+
+def reached(root: Path, names: Iterable[str]) -> set[str]:
+    """The top-level names of the modules and packages in ``root`` that a job needs: what it names, and what these import. A
+    package counts as a whole.
+
+    What a module may import is told by its text: by statements, and by texts such as ``"helpers:fn"``. If one of them imports
+    by names that it computes, all modules are needed.
+
+    Args:
+        root: the folder.
+        names: the modules that the job names.
+    """
+    own = top_level(root)
+    found: set[str] = set()
+    look = [*own.intersection(name.partition(".")[0] for name in names)]
+    while look:
+        top = look.pop()
+        found.add(top)
+        for name in _modules(root, "", needed={top}):
+            named = _named((root / name).read_bytes())
+            if named is None:
+                return own
+            look += named & own - found
+    return found
+
+
+def _named(source: bytes) -> set[str] | None:
+    """The top-level modules that a module names; None: it computes such names."""
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):  # a module that nothing can import
+        return set()
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {each[1] for each in [_MODULE.match(node.value)] if each}
+        used = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if used in _IMPORTS or (isinstance(node, ast.Name) and used in _RUNS):
+            return None
+    return None if found & _IMPORTERS else found
 
 
 def code_change(old: bytes | None, new: bytes | None) -> CodeChange:
@@ -133,11 +190,13 @@ def contents(data: bytes) -> dict[str, bytes]:
         }
 
 
-def _modules(folder: Path, prefix: str, *, deep: bool = True) -> Iterator[str]:
-    """Paths, relative to the root, of the modules in a folder and in the packages below it."""
+def _modules(folder: Path, prefix: str, *, deep: bool = True, needed: Collection[str] | None = None) -> Iterator[str]:
+    """Paths, relative to the root, of the modules in a folder and in the packages below it; if ``needed`` says so, of some."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(".") or entry.name in _LEFT_OUT:
+                continue
+            if needed is not None and entry.name.removesuffix(".py") not in needed:
                 continue
             if entry.is_file() and entry.name.endswith(".py"):
                 yield prefix + entry.name

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Hashable, Iterator
@@ -24,7 +25,7 @@ import yaml
 from sardonyx.connectors.check_paths import check_places
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError, SpecUnreadable
 from sardonyx.core.plan import JobPlan, plan_of
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, encode_spec
 from sardonyx.core.text import listed, near, plural
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.job import bundle, signatures
@@ -41,6 +42,10 @@ _OUR_ROOT = Path(__file__).parents[2]
 """The folder that they are in."""
 _TAKEN = frozenset({*sys.stdlib_module_names, *_PACKAGES, "conftest"})
 """Names that a spec cannot have, because another module is imported under them."""
+
+
+_MODULES = re.compile(r'"(\w+)[.:]\w')
+"""Texts in a spec that may name something in a module."""
 
 
 class LoadedJob(NamedTuple):
@@ -160,7 +165,7 @@ def _finish(written: object, *, base: Path, root: Path, places: bool) -> LoadedJ
 
 
 def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
-    """The zip of the modules in ``root``, if something that the job names is in one of them."""
+    """The zip of the modules in ``root`` that the job needs, if something that it names is in one of them."""
     if _in_site_packages(root):
         return None
     own = bundle.top_level(root)
@@ -179,7 +184,10 @@ def _bundle(spec: JobSpec, root: Path) -> bundle.Bundle | None:
                     )
                 ]
             )
-    return bundle.build(root) if any(module.partition(".")[0] in own for module in needed) else None
+    if not own.intersection(module.partition(".")[0] for module in needed):
+        return None
+    texts = _MODULES.findall(encode_spec(spec).decode())  # a parameter may name one, too
+    return bundle.build(root, bundle.reached(root, [*needed, *texts]))
 
 
 @contextmanager

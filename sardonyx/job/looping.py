@@ -6,9 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
-from sardonyx.core.spec import Route
 from sardonyx.job.collecting import Collecting, collects
 from sardonyx.job.tasks import Edge, OfTask, Task
 
@@ -19,8 +16,8 @@ if TYPE_CHECKING:
 class OfCycle(OfTask, Protocol):
     """The job of a loop: a :class:`sardonyx.Job`."""
 
-    def edge(self, edge: Task | Edge | str, target: str) -> tuple[str, Route]:
-        """The task that an edge leads out of, and what goes over it."""
+    def edge(self, edge: Task | Edge | str, target: str) -> tuple[str, dict[str, Any]]:
+        """The task that an edge leads out of, and what goes over it, as data."""
 
 
 class Cycle:
@@ -57,8 +54,7 @@ class Cycle:
             tasks: tasks of the loop, or edges of them: ``.where(...)``, ``.failed``.
         """
         for each in tasks:
-            source, route = self.job.edge(each, self.name)
-            self._back.append((source, msgspec.to_builtins(route)))
+            self._back.append(self.job.edge(each, self.name))
 
     def data(self) -> dict[str, Any]:
         """The loop as a YAML file would have it."""

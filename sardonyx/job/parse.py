@@ -403,10 +403,21 @@ def _routes(written: object, edges: set[str], problems: list[SardonyxError]) -> 
     found: dict[str, Route] = {}
     for link, entry in written.items():
         if not isinstance(entry, Mapping):
-            fix = "write which records use the link: of (results, failed or late), where (module:function), or both"
+            fix = "write which records use the link: of (results, failed or late), where (a condition), or both"
             problems.append(problem("", f"the route of {shown(link)} is a mapping, not {kind_of(entry)}", fix))
             continue
-        route = Route(**fields_of(Route, entry, "", problems, DECIDED_BY_US, f"the route of {link}"))
+        route = _route(str(link), entry, problems)
         if route != Route() or link not in edges:
             found[str(link)] = route
     return found
+
+
+def _route(link: str, written: Mapping[Any, Any], problems: list[SardonyxError]) -> Route:
+    what, given = f"the route of {link}", dict(written)
+    if isinstance(given.get("where"), Mapping):
+        given["where"], wrong = plain(given["where"], "where")
+        if wrong:
+            fix = "use texts, numbers, true and false, null, lists, and mappings with texts as keys"
+            problems.append(problem("", f"{what}: {wrong} cannot be sent with the job", fix, code="SX-JOB-PARAMS"))
+            del given["where"]
+    return Route(**fields_of(Route, given, "", problems, DECIDED_BY_US, what))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from sardonyx.core.spec import OnError
+from sardonyx.job.conditions import Condition
 
 Function = Callable[..., Any] | str
 """A function at the top level of a module, or its name as ``module:function``."""
@@ -44,10 +45,12 @@ class Task:
         """The rows that came too late to this task, a window or a join, with ``late_by``, and of a window ``window_start``."""
         return Edge(self, of="late")
 
-    def where(self, condition: Function) -> Edge:
+    def where(self, condition: Condition) -> Edge:
         """The results of this task for which ``condition`` holds.
 
-        ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool.
+        ``condition`` takes a ``pyarrow.Table`` and gives a boolean array, or takes a ``dict`` and gives a bool. It may be given
+        parameters, as ``functools.partial(is_late, minutes=15)``, and be made of others, with :func:`sardonyx.all_of`,
+        :func:`sardonyx.any_of` and :func:`sardonyx.not_`.
         """
         return Edge(self).where(condition)
 
@@ -58,12 +61,12 @@ class Edge:
 
     task: Task
     of: Literal["results", "failed", "late"] = "results"
-    condition: Function | None = None
+    condition: Condition | None = None
 
-    def where(self, condition: Function) -> Edge:
+    def where(self, condition: Condition) -> Edge:
         """Only the rows for which ``condition`` holds; see :meth:`Task.where`."""
         if self.condition is not None:
-            raise ValueError(f"an edge from {self.task!r} can have one condition: write one function that tests both")
+            raise ValueError(f"an edge from {self.task!r} can have one condition: join the two by all_of() or any_of()")
         return replace(self, condition=condition)
 
 

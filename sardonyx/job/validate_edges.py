@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core import units
+from sardonyx.core.conditions import functions_in, wrong_in
 from sardonyx.core.errors import FunctionError, JobInvalid, SardonyxError
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.spec import (
@@ -69,9 +70,19 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
                 f"its late rows go to {link.partition('.')[2]!r}, but it has no windows, so no row is late, and is no join",
                 fix="take the late rows of a task with windows, or of a join",
             )
-        wrong = None if route.where is None else fns.check_reference(route.where)
+        yield from _wrong_condition(link, route)
+
+
+def _wrong_condition(link: str, route: Route) -> Iterator[SardonyxError]:
+    if route.where is None:
+        return
+    target = link.partition(".")[2]
+    for message in wrong_in(route.where):
+        yield problem("SX-JOB-ROUTE", target, f"on the link {link!r}, {message}", fix="correct its condition")
+    for reference, _ in functions_in(route.where):
+        wrong = fns.check_reference(reference)
         if wrong is not None:
-            yield located(link.partition(".")[2], wrong)
+            yield located(target, wrong)
 
 
 class _Fused(NamedTuple):
@@ -304,7 +315,8 @@ def problems_of_imports(spec: JobSpec, find: Callable[[str], Callable[..., Any]]
         yield from look(task.name, own_store(task), partial(check_store, reference=own_store(task) or ""))
         yield from look(task.name, task.fn if task.fuse else None, partial(_check_fused, spec, task, find))
     for link, route in spec.routes.items():
-        yield from look(link.partition(".")[2], route.where, fns.takes_rows)
+        for reference, params in () if route.where is None else functions_in(route.where):
+            yield from look(link.partition(".")[2], reference, partial(fns.takes_rows, params=params))
 
 
 def _check_fused(spec: JobSpec, task: TaskSpec, find: Callable[[str], Callable[..., Any]], fn: Any) -> None:

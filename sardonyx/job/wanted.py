@@ -41,7 +41,8 @@ WANTED: Mapping[str, str] = {
     "params": "a mapping from the function's parameters to values",
     "options": "a mapping from the connector's options to values",
     "fn": "a function, as module:function",
-    "where": "a function, as module:function",
+    "where": 'a function as module:function, or one of {fn: "module:function", params: {...}}, {all_of: [...]}, {any_of: [...]} '
+    "and {not: ...}",
     "lifecycle": "a class, as module:Class",
     "connector": "the name of a connector, such as kafka, or a class, as module:Class",
     "start": "for a graph a vertex, a list of vertices, or a mapping from vertices to how much each is preferred; "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import FunctionError
 from sardonyx.job.builder import Job
+from sardonyx.job.conditions import Combined
 from sardonyx.job.tasks import Function, Task
 from sardonyx.job.validate_edges import OF_BATCHES
 from sardonyx.job.windowing import Clock
@@ -99,7 +101,11 @@ class Pipeline(Job):
         self._stages.add(name, Chained(kind, joins=not {*OF_BATCHES, "fuse"}.intersection(settings)))
 
     def condition(self, name: str, condition: Function, parts: Sequence[Part]) -> Task:
-        """Add a filter."""
+        """Add a filter. Raises ``TypeError`` for a condition that only an edge can have: a filter may become a task."""
+        if isinstance(condition, Combined | partial):
+            raise TypeError(
+                "filter takes a function or its name, without parameters: write a function that tests it all"
+            )
         kind = "record"
         if not isinstance(condition, str):
             with suppress(FunctionError):  # `check` reports it

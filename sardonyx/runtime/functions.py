@@ -15,13 +15,13 @@ import linecache
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.spec import function_of
-from sardonyx.core.text import listed
+from sardonyx.core.text import listed, near
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.runtime.environment_reads import environment_reads
 
@@ -60,6 +60,7 @@ def reference(fn: Callable[..., Any]) -> str:
 def check_reference(text: str) -> FunctionError | None:
     """Whether ``text`` can name a function that another process imports; the error if it cannot."""
     module, colon, name = text.partition(":")
+    fix = "define it with def at the top level of a module, and pass values that vary as params"
     if colon and all(part.replace("-", "_").isidentifier() for part in module.split(".")) and name.isidentifier():
         return None
     if "<lambda>" in name:
@@ -68,6 +69,7 @@ def check_reference(text: str) -> FunctionError | None:
         cause = "a function inside another function cannot be imported by its name"
     elif not module or "<" in module:
         cause = "it was not defined in a file (an interactive session?), so peers cannot import it"
+        fix = "write it into a file and import it from there; in a notebook begin its cell with `%%writefile NAME.py`"
     elif "." in name or "<" in name:
         cause = "it is not a function at the top level of a module (a method, a partial, an object)"
     else:
@@ -76,7 +78,7 @@ def check_reference(text: str) -> FunctionError | None:
         "SX-FN-NAME",
         f"{text!r} does not name a function that peers can import",
         cause=cause,
-        fix="define it with def at the top level of a module, and pass values that vary as params",
+        fix=fix,
         where={"function": text},
     )
 
@@ -189,11 +191,12 @@ def takes(fn: Callable[..., Any]) -> Takes:
     return kind
 
 
-def takes_rows(fn: Callable[..., Any]) -> TakesRows:
-    """What a group function or a condition takes; it is called with that alone.
+def takes_rows(fn: Callable[..., Any], params: Collection[str] = ()) -> TakesRows:
+    """What a group function or a condition takes; it is called with that, and a condition with the params that its job gives it.
 
     Raises:
-        FunctionError: ``SX-FN-ANNOTATION``, it is neither of the two; ``SX-FN-PARAMS``, it needs more than the rows.
+        FunctionError: ``SX-FN-ANNOTATION``, it is neither of the two; ``SX-FN-PARAMS``, it needs more than it is given, or
+            does not take what it is given.
     """
     name = getattr(fn, "__name__", str(fn))
     may_be = "pyarrow.Table or dict (one record at a time)"
@@ -203,18 +206,24 @@ def takes_rows(fn: Callable[..., Any]) -> TakesRows:
         raise _annotation_error(name, error.cause, may_be) from error
     if kind not in ("arrow", "record"):
         raise _annotation_error(name, "a DataFrame has no row for each answer to stand at", may_be)
-    needed = [
-        parameter.name
-        for parameter in _parameters(fn)[1:]
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    parameters = [parameter for parameter in _parameters(fn)[1:] if parameter.kind is not parameter.VAR_POSITIONAL]
+    named = {each.name: each for each in parameters if each.kind is not each.VAR_KEYWORD}
+    unknown = [name for name in params if name not in named]
+    if unknown and len(named) == len(parameters):
+        raise FunctionError(
+            "SX-FN-PARAMS",
+            f"function {name!r} has no parameter {unknown[0]!r}{near(unknown[0], named)}",
+            fix=f"choose from the parameters that it has besides the rows: {', '.join(named) or 'none'}",
+            where={"function": name},
+        )
+    needed = [each for each in named if named[each].default is inspect.Parameter.empty and each not in params]
     if needed:
         raise FunctionError(
             "SX-FN-PARAMS",
             f"function {name!r} needs the parameter {needed[0]!r}, which is not passed to it",
-            cause="a group function or a condition is called with the rows only",
-            fix="give the parameter a default",
+            cause="a group function is called with the rows only, and a condition with what functools.partial gives it",
+            fix="give the parameter a default; for a condition, its value: where(functools.partial(condition, "
+            f"{needed[0]}=...))",
             where={"function": name},
         )
     return kind

@@ -206,6 +206,9 @@ class CoordinatorSettings(_Section):
     """How often records that every reader has processed are deleted from the queues of running jobs."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
+    log_archive: Path | None = None
+    """A folder that all coordinators see, to which the leader writes the entries of the log before it removes them. It must
+    exist. While it cannot be written, no entry is removed. ``sardonyx log at`` and ``log show`` read it."""
 
 
 def _number_or_auto(value: Any) -> int | Literal["auto"]:

@@ -64,6 +64,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.spec import CycleSpec, JobSpec, Route, TaskSpec
 from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.timing import Bounds, RowTime, TimeSpec
+from tests.cards import Cards
 
 MINUTE = 60_000_000
 
@@ -80,6 +81,7 @@ class World:
     def __init__(self, *, times: int = 1, stride: int = 1, snapshots: bool = False) -> None:
         self.times, self.stride, self.snapshots = times, stride, snapshots
         self.state = new_state("test")
+        self.cards = Cards()
         self.n = 0
         self.now = 0.0
         self.timers = Timers()
@@ -109,7 +111,7 @@ class World:
 
     def decide(self, n: int, event: AnyEvent) -> list[Effect]:
         before = {(j, t) for j, job in self.state.jobs.items() for t, x in job.tasks.items() if x.state == "complete"}
-        effects = core.decide(self.state, n, event)
+        effects = self.cards.decide(core.decide, self.state, n, event)
         self.log.append((n, event))
         for effect in effects:
             apply(self.zk, effect)

@@ -10,6 +10,7 @@ import pytest
 
 from sardonyx.core.errors import JobInvalid
 from sardonyx.job import bundle
+from sardonyx.job.load import load
 
 
 @pytest.fixture
@@ -46,6 +47,63 @@ def test_it_holds_the_modules_and_packages_beside_the_spec(folder):
         "package/inner/deep.py",
     ]
     assert bundle.top_level(folder) == {"helpers", "job", "package"}
+
+
+NEEDED = {
+    "job.py": "from helpers import rate\n\ndef price(row: dict, model='') -> dict:\n    import late\n    return row\n",
+    "helpers.py": "import json\nimport shop.prices\nPLUGIN = 'plugin:run'\nrate = 1\n",
+    "shop/__init__.py": "",
+    "shop/prices.py": "from . import inner\n",
+    "shop/inner.py": "from tables import ALL\n",
+    "late.py": "",
+    "plugin.py": "",
+    "tables.py": "# job, notes and alone\nALL = ['alone', 'notes']\n",
+    "given.py": "",
+    "alone.py": "import notes\n",
+    "notes.py": "import job\n",
+    "tests/__init__.py": "import job\n",
+}
+SPEC = """
+name: needs
+workflow: {read: {price: out}}
+catalog:
+  - {name: read, type: input, connector: generator, options: {count: 1}}
+  - {name: price, type: function, fn: "job:price", params: {%s}}
+  - {name: out, type: output, connector: blackhole}
+"""
+
+
+def test_what_a_job_does_not_need_stays_where_it_is(tmp_path):
+    """It travels not, so nothing of it counts when two versions are compared. What it imports travels, however far away."""
+    write(tmp_path, NEEDED)
+    spec = tmp_path / "job.yaml"
+    spec.write_text(SPEC % "")
+    found = load(str(spec))
+    everything = {"job", "helpers", "shop", "shop.prices", "shop.inner", "late", "plugin", "tables"}
+    assert set(bundle.contents(found.code)) == everything
+    write(tmp_path, {"alone.py": "x = 1\n", "new.py": "", "tests/__init__.py": ""})
+    assert load(str(spec)).spec.code == found.spec.code
+    write(tmp_path, {"tables.py": "ALL = []\n"})
+    assert load(str(spec)).spec.code != found.spec.code
+    spec.write_text(SPEC % "model: 'given:Model'")
+    assert set(bundle.contents(load(str(spec)).code)) == {*everything, "given"}
+
+
+@pytest.mark.parametrize(
+    "text", ["import importlib\n", "import_module = 1\nimport_module('a' + 'b')\n", "exec('import a')\n"]
+)
+def test_a_module_that_computes_what_it_imports_needs_all(tmp_path, text):
+    """Nothing tells what that will be. A method that is called like this is none of it."""
+    write(tmp_path, {"job.py": text, "a.py": "", "b/__init__.py": ""})
+    assert bundle.reached(tmp_path, ["job"]) == {"job", "a", "b"}
+    write(tmp_path, {"job.py": "def f(rows): return rows.eval('a')\n"})
+    assert bundle.reached(tmp_path, ["job"]) == {"job"}
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def test_the_same_files_give_the_same_bytes(folder, tmp_path_factory):
@@ -87,9 +145,7 @@ def test_two_bundles_are_compared_module_by_module_and_text_by_text(tmp_path):
         "old/shop/gone.py": "def f(row): return row\n",
         "new/shop/more.py": "this is no module\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, files)
     old, new = (bundle.build(tmp_path / version).data for version in ("old", "new"))
     found = bundle.code_change(old, new)
     assert found.own == {"job", "helpers", "shop"}

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from scenario_runner import World
+from transitions import MachineError
 
+from coordinator.core.decide import decide
 from coordinator.core.peer_states import ASSIGNED, STATES, Trigger, after, allowed
+from coordinator.core.state import State
 from docs_site.state_diagram import mermaid
+from sardonyx.core.effects import Effect
 from sardonyx.core.errors import InternalError
-from sardonyx.core.events import PeerState
+from sardonyx.core.events import AnyEvent, PeerDied, PeerState
+from tests.cards import Card
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "coordination.md"
 
@@ -44,6 +50,36 @@ def test_anything_else_is_refused(state: PeerState, trigger: Trigger) -> None:
             after(state, trigger)
         assert caught.value.code == "SX-STATE-ILLEGAL"
         assert caught.value.where == {"state": state, "trigger": trigger}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("trigger", get_args(Trigger))
+def test_a_decision_goes_where_the_machine_goes(state: PeerState, trigger: Trigger) -> None:
+    """What `transitions` makes of a trigger is what a decision makes of it; both refuse the same."""
+    card = Card(state)
+    try:
+        card.trigger(trigger)
+    except MachineError:
+        with pytest.raises(InternalError, match="SX-STATE-ILLEGAL"):
+            after(state, trigger)
+        assert card.state == state
+    else:
+        assert after(state, trigger) == card.state
+
+
+def test_a_change_past_the_machine_is_seen() -> None:
+    """The histories of the tests give each peer a card; a state that changes otherwise is not that of the card."""
+    world = World()
+    for sentence in ("P1 is born", "P2 is born"):
+        world.say(sentence)
+
+    def defective(state: State, n: int, event: AnyEvent) -> list[Effect]:
+        found = decide(state, n, event)
+        state.peers["P1"].state = "active"
+        return found
+
+    with pytest.raises(AssertionError, match="without a transition"):
+        world.cards.decide(defective, world.state, world.n + 1, PeerDied(at=0.0, peer="P2"))
 
 
 def test_whoever_is_assigned_can_be_freed_revoked_and_die() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import yaml
+from msgspec.structs import replace
 
-from sardonyx import Job, OnError, blackhole, connector, generator, kafka
+from sardonyx import Job, OnError, all_of, any_of, blackhole, connector, generator, kafka, not_
 from sardonyx.cli.graph_text import draw
+from sardonyx.core.conditions import Condition, condition_text
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
+from sardonyx.core.job_diff import job_diff
 from sardonyx.core.spec import Route, decode_spec, encode_spec
 from sardonyx.job.parse import read
 from sardonyx.job.validate import problems_of
@@ -127,10 +131,44 @@ def test_an_edge_has_one_condition():
     """Two would leave open whether both must hold."""
     job = Job("two")
     rows = job.input("read", generator(1))
-    with pytest.raises(ValueError, match="tests both"):
+    with pytest.raises(ValueError, match="all_of"):
         rows.where(is_late).where(is_odd)
     with pytest.raises(TypeError, match="a condition is a function"):
         job.output("out", blackhole(), after=rows.where(5))
+
+
+def test_conditions_have_parameters_and_are_combined():
+    """In Python and in YAML alike; it survives its encoding, its functions travel, and it is shown as one reads it."""
+    job = a_job()
+    odd_or_far = any_of(is_odd, partial(needs_more, limit=3))
+    job.output(
+        "some", blackhole(), after=job.task("again", parse, after="read").where(all_of(odd_or_far, not_(is_late)))
+    )
+    written = f"""
+        all_of:
+          - any_of: ["{HERE}:is_odd", {{fn: "{HERE}:needs_more", params: {{limit: 3}}}}]
+          - not: "{HERE}:is_late"
+    """
+    spec = job.spec()
+    assert read({**job.data(), "routes": {"again.some": {"where": yaml.safe_load(written)}}}) == (spec, [])
+    assert decode_spec(encode_spec(spec)) == spec
+    assert {f"{HERE}:{name}" for name in ("is_odd", "needs_more", "is_late")} <= {*spec.references()}
+    text = f"({HERE}:is_odd or {HERE}:needs_more(limit=3)) and not {HERE}:is_late"
+    assert condition_text(spec.route("again", "some").where) == text
+    assert f"of again where {text}" in "\n".join(draw(spec, graph_of(spec, "d", "j")))
+    assert [each.where for each in job.plan().exchanges if each.name == "again.some"] == [text]
+    changed = replace(spec, routes={"again.some": Route(where=Condition(fn=f"{HERE}:needs_more", params={"limit": 4}))})
+    found = [each for link in job_diff(spec, changed).links for each in link.differences if each.kind == "route"]
+    assert [(each.field, each.before, each.after) for each in found] == [("where", text, f"{HERE}:needs_more(limit=4)")]
+
+
+def test_a_partial_fixes_names():
+    """The job names the parameters, so that a version of the function with others is found out."""
+    job = a_job()
+    with pytest.raises(TypeError, match="keyword arguments only"):
+        job.output(
+            "some", blackhole(), after=job.task("again", parse, after="read").where(partial(needs_more, pa.table({})))
+        )
 
 
 def a_job(**late: Any) -> Job:
@@ -191,6 +229,29 @@ def test_what_is_wrong_with_a_task_is_told(late, code, said):
         ({"parse.late": {"where": "is_late"}}, "SX-FN-NAME", "module:function"),
         ({"parse.late": {"where": f"{HERE}:on_pandas"}}, "SX-FN-ANNOTATION", "task 'late'"),
         ({"parse.late": {"where": f"{HERE}:is_lat"}}, "SX-FN-IMPORT", "is_late"),
+        ({"parse.late": {"where": f"{HERE}:needs_more"}}, "SX-FN-PARAMS", "needs the parameter 'limit'"),
+        (
+            {"parse.late": {"where": {"fn": f"{HERE}:needs_more", "params": {"limits": 1}}}},
+            "SX-FN-PARAMS",
+            "mean 'limit'",
+        ),
+        ({"parse.late": {"where": {"not": {"fn": f"{HERE}:on_pandas"}}}}, "SX-FN-ANNOTATION", "task 'late'"),
+        ({"parse.late": {"where": {"any_of": ["is_late"]}}}, "SX-FN-NAME", "module:function"),
+        ({"parse.late": {"where": {"all_of": []}}}, "SX-JOB-ROUTE", "at least one condition"),
+        ({"parse.late": {"where": {}}}, "SX-JOB-ROUTE", "says none of them"),
+        (
+            {"parse.late": {"where": {"fn": f"{HERE}:is_late", "not": f"{HERE}:is_odd"}}},
+            "SX-JOB-ROUTE",
+            "says fn and not",
+        ),
+        ({"parse.late": {"where": {"not": f"{HERE}:is_odd", "params": {"a": 1}}}}, "SX-JOB-ROUTE", "nothing takes"),
+        ({"parse.late": {"where": {"no": f"{HERE}:is_odd"}}}, "SX-JOB-FIELD", "{all_of: [...]}"),
+        ({"parse.late": {"where": {"fn": f"{HERE}:needs_more", "params": {"limit": {1}}}}}, "SX-JOB-PARAMS", "limit"),
+        (
+            {"parse.late": {"where": {"fn": f"{HERE}:needs_more", "params": {"limit": {"$env": "A"}}}}},
+            "SX-JOB-ROUTE",
+            "secret",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_route_is_told(routes, code, said):

@@ -15,6 +15,7 @@ import yaml
 from sardonyx.core.errors import JobInvalid, SardonyxError, SpecUnreadable
 from sardonyx.core.spec import encode_spec
 from sardonyx.job.load import load
+from sardonyx.runtime.functions import check_reference
 
 JOB = """
 import pyarrow as pa
@@ -413,3 +414,13 @@ def test_places_are_looked_at_unless_told_not_to(folder):
     codes = [problem.code for problem in failing(folder / "flights.yaml", JobInvalid).problems]
     assert codes == ["SX-JOB-BATCH", "SX-INPUT-MISSING"]
     assert load(str(folder / "flights_job.py"), places=False).spec.name == "flights"
+
+
+def test_a_function_of_a_cell_is_told_what_a_notebook_can_do() -> None:
+    """It is in no file, so no peer can import it; `%%writefile` makes one of its cell."""
+    wrong = check_reference("<interactive>:late")
+    assert wrong is not None
+    assert (wrong.code, "%%writefile" in wrong.fix) == ("SX-FN-NAME", True)
+    other = check_reference("job:<lambda>")
+    assert other is not None
+    assert "%%writefile" not in other.fix

@@ -17,6 +17,7 @@ from peer.sinks import FAILED, LinkSink, TopicSink, taken
 from queues import block
 from queues.keys import canonical
 from sardonyx.connectors.registry import topic_format
+from sardonyx.core.conditions import Condition, Where
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.spec import Route
@@ -90,8 +91,8 @@ def key_of_nothing(rows: pa.Table) -> pa.Table:
     return rows.select([])
 
 
-def a_link(where: str | None = None, *, of: str = "results", group_by: Any = None) -> Link:
-    route = Route(of=of, where=where and f"{HERE}:{where}")
+def a_link(where: Where | None = None, *, of: str = "results", group_by: Any = None) -> Link:
+    route = Route(of=of, where=f"{HERE}:{where}" if isinstance(where, str) else where)
     return Link("a.b", "d.j.a.b", "internal", "a", "b", route=route, group_by=group_by)
 
 
@@ -141,6 +142,51 @@ def many(failed: pa.Table) -> pa.Array:
 def test_the_rows_for_which_the_condition_holds(where, expected):
     """Null counts as false; it matters not whether Arrow, numpy, pandas or Python gives the answer."""
     assert ids(written(a_sink(a_link(where)), ROWS)) == expected
+
+
+def beyond(rows: pa.Table, limit: int) -> pa.ChunkedArray:
+    asked.append(rows["id"].to_pylist())
+    return pc.greater(rows["id"], limit)
+
+
+def known(row: dict) -> bool:
+    return row["late"] is not None
+
+
+def fit_for_known(row: dict) -> bool:
+    return not (row["late"] < 1)
+
+
+asked: list[list[int]] = []
+BEYOND_2 = Condition(fn=f"{HERE}:beyond", params={"limit": 2})
+LATE, EARLY, KNOWN, FIT = (f"{HERE}:{name}" for name in ("late", "early", "known", "fit_for_known"))
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (BEYOND_2, [3, 4]),
+        (Condition(not_=BEYOND_2), [1, 2]),
+        (Condition(not_=LATE), [2, 3]),
+        (Condition(all_of=[LATE, BEYOND_2]), [4]),
+        (Condition(any_of=[EARLY, Condition(not_=BEYOND_2)]), [1, 2, 3]),
+        (Condition(all_of=[KNOWN, FIT]), [1, 4]),
+        (Condition(any_of=[Condition(not_=KNOWN), FIT]), [1, 2, 4]),
+        (Condition(not_=Condition(any_of=[LATE, EARLY])), [2]),
+        (Condition(all_of=[Condition(fn=EARLY), KNOWN, BEYOND_2, Condition(not_=LATE)]), [3]),
+        (Condition(all_of=[f"{HERE}:never", f"{HERE}:raises"]), []),
+    ],
+)
+def test_conditions_together(where, expected):
+    """As `and`, `or` and `not` of Python: what an earlier one has decided, a later one is not asked."""
+    assert ids(written(a_sink(a_link(where)), ROWS)) == expected
+
+
+def test_a_condition_is_asked_about_what_is_open():
+    """And about nothing else, with its parameters."""
+    asked.clear()
+    written(a_sink(a_link(Condition(all_of=[LATE, BEYOND_2]))), ROWS)
+    assert asked == [[1, 4]]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from sardonyx import (
     Job,
     blackhole,
     everything,
+    not_,
 )
 from sardonyx.pipeline import Pipeline
 
@@ -124,6 +126,13 @@ def test_a_filter_is_a_condition_of_the_edges_after_it() -> None:
         j.output("other", blackhole(), after=rows.where(is_large))
 
     assert of_pipeline(pipeline) == of_job(job)
+
+
+def test_a_filter_has_one_function() -> None:
+    """It may become a task, which knows no more than that: what only an edge can have is refused."""
+    for condition in (partial(is_large), not_(is_large)):
+        with pytest.raises(TypeError, match="filter takes a function"):
+            Pipeline("p").source("in", lines()).filter(condition)  # type: ignore[arg-type]
 
 
 def test_a_filter_reads_a_topic_in_place() -> None:

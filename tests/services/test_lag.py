@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -195,6 +196,19 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
     assert late.house.completed(late.handle).task("second-out").rows_in == 2 * RECORDS
     assert set(late.records().values()) == {(0, "exact")}
     assert {link["seconds"] for link in late.links().values()} == {0}
+
+
+def test_a_batch_that_takes_long_is_told_with_its_rows(late: Late) -> None:
+    """`job explain` names each task that sits on one, as long as it does."""
+    sits = re.compile(r"task (second|even|idle) sits on one batch of [1-9]\d* rows? since .*, at peer \S+")
+
+    def told() -> bool:
+        return any(sits.fullmatch(each.text) for each in late.handle.explain().outside if each.code == "long-batch")
+
+    until(told, what="a task that sits on its batch")
+    assert "sits on one batch of" in late.house.call("job", "explain", late.handle.id).stdout
+    late.release()
+    late.house.completed(late.handle)
 
 
 def test_much_that_waits_is_told_by_a_short_look(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.settings_sections import CoordinatorSettings, PeerSettings, ZookeeperSettings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
+from tests.cards import Cards
 from tests.random_jobs import regrown
 from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
@@ -507,7 +508,7 @@ class instrumented:  # noqa: N801 - reads as a word
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._turns: dict[int, tuple[State, Turns]] = {}
+        self._known: dict[int, tuple[State, Turns, Cards]] = {}
         """By the id of each coordinator's state, which is kept here: a new leader decides again what another has decided."""
 
     def __enter__(self) -> None:
@@ -534,10 +535,11 @@ class instrumented:  # noqa: N801 - reads as a word
         structlog.configure(**self._log)
 
     def _checked(self, state: State, n: int, event: Any) -> Any:
-        effects = self._decide(state, n, event)
+        _, turns, cards = self._known.setdefault(id(state), (state, Turns(), Cards()))
+        effects = cards.decide(self._decide, state, n, event)
         check(state)
         hold_shares(state)
-        self._turns.setdefault(id(state), (state, Turns()))[1].look(state)
+        turns.look(state)
         for job in state.plans:
             if state.jobs[job].status == "running":
                 assert scheduling.preemption(state, job) is None, f"{job} is stuck"

@@ -1,0 +1,55 @@
+"""Which peers of a job have worked on one batch for long: a reason why it is slow, or seems to stand still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sardonyx.core import node_paths
+from sardonyx.core.notes import PulseNote
+from sardonyx.core.text import counted, time_text
+from sardonyx.core.units import duration
+
+if TYPE_CHECKING:
+    from coordinator.core.state import State
+    from sardonyx.zookeeper.session import ZooKeeperSession
+
+
+def long_batches(zk: ZooKeeperSession, state: State, job: str) -> list[str]:
+    """Say on which batches the peers of a running job sit, and since when. The one that began first comes first.
+
+    A peer tells of a batch in its pulse when it has worked on it for ten seconds.
+    """
+    peers = [peer for task in state.jobs[job].tasks.values() for peer in task.peers]
+    pulses = zk.read_many(node_paths.pulse(peer) for peer in peers)
+    found = {peer: pulses.get(node_paths.pulse(peer)) for peer in peers}
+    return list(in_words(state, job, found, time.time()))
+
+
+def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: float) -> Iterator[str]:
+    """The same, from the pulses of the peers. Pure."""
+    found = []
+    for peer, data in pulses.items():
+        batch = _note(data).batch
+        place = state.peers[peer].assignment
+        if batch is None or place is None or batch.assignment != place.id:  # the pulse may tell of the task before
+            continue
+        links = state.plans[job].graph.stage(place.task).ingress
+        of = "split" if any(link.kind == "splits" for link in links) else "row"
+        since = time_text(round(batch.since) * 1_000_000)
+        words = f"task {place.task} sits on one batch of {counted(batch.rows, of)} since {since}"
+        found.append((batch.since, f"{words} ({duration(max(now - batch.since, 0.0))}), at peer {peer}"))
+    return (words for _, words in sorted(found))
+
+
+def _note(data: bytes | None) -> PulseNote:
+    try:
+        return msgspec.json.decode(data or b"{}", type=PulseNote)
+    except msgspec.DecodeError:
+        return PulseNote()
+
+
+__all__ = ["in_words", "long_batches"]
