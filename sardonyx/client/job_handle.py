@@ -15,7 +15,8 @@ from sardonyx.client.asks_kafka import AsksKafka
 from sardonyx.client.goes_back import GoesBack
 from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.scales import CARRY_OUT, Scales
-from sardonyx.client.views import JobView, Why, check_unbounded, waiting_for
+from sardonyx.client.stopping import check_stop, held_by
+from sardonyx.client.views import JobView, Why, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobStopped
@@ -92,16 +93,22 @@ class JobHandle(AsksKafka, GoesBack, Scales):
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
 
-    def stop(self) -> None:
+    def stop(self, *, discard_state: bool = False) -> None:
         """Stop an unbounded job: its inputs end where they are committed, and it ends when all that has gone through it.
 
-        Another job can go on from there: :meth:`Client.submit` with ``resume``. A job that has ended stays as it is. This method
-        does not wait; :meth:`await_completion` waits for the end.
+        Windows that are open give no result. Another job can go on from there, with these windows and all states:
+        :meth:`Client.submit` with ``resume``. A job that has ended stays as it is. This method does not wait;
+        :meth:`await_completion` waits for the end.
+
+        Args:
+            discard_state: stop the job also if no other one could go on with what its tasks hold.
 
         Raises:
-            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-GONE``: it was purged, or never taken in.
+            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-STATE-LOST``: what its tasks hold would be lost;
+                says why, and how much it is. ``SX-JOB-GONE``: it was purged, or never taken in.
         """
-        check_unbounded(self.id, self.spec(), self._client.settings.deployment)
+        deployment = self._client.settings.deployment
+        check_stop(self.id, self.spec(), deployment, discard_state=discard_state, count=lambda: held_by(self))
         self._zk.request(JobStopped(job=self.id, by=asker()))
 
     def change(

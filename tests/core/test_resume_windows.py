@@ -52,7 +52,7 @@ KEPT = EndPoint(60, {"count": [(3, 0, 0)] * 8})
 @pytest.mark.parametrize(
     ("status", "end", "why"),
     [
-        ("stopped", None, "count had a state"),
+        ("stopped", None, "the state of its task count"),
         ("stopped", KEPT, ""),
         ("stopped", EndPoint(60, {"count": [(3, 0, 0)] * 4}), "has no place in the new job"),
         ("completed", None, ""),
