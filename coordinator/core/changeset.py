@@ -144,7 +144,7 @@ class ChangeSet(PeerChanges):
         self.state.plans[name] = Plan(graph, facts, job.spec.tags, self.state.rules)
         self.state.held[name] = 0
         self.state.stale.add(name)
-        self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
+        self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts, job.topics))))
         self.state.jobs_with_capacity.add(name)
 
     def stop(self, name: str) -> None:
@@ -165,7 +165,7 @@ class ChangeSet(PeerChanges):
             graph = graph_of(job.spec, self.state.deployment, name)
         self.state.plans[name] = Plan(graph, job.facts, job.spec.tags, self.state.rules)
         self.state.stale.add(name)
-        self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+        self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts, job.topics))))
         for stage in graph.stages:
             stood_still = rests and any(link.kind in RESTING for link in stage.ingress)
             if stood_still or any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
@@ -424,7 +424,7 @@ class ChangeSet(PeerChanges):
         facts, job.places = numbered(old, new, facts, job.places, job.revision)
         job.facts = _stopped(new, facts) if job.stopping else facts
         if job.facts != known:
-            self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+            self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts, job.topics))))
         for task_name in found.removed:
             self.set_backing_off(name, task_name, backing_off=False)
             del job.tasks[task_name]

@@ -292,25 +292,42 @@ def continued(
         for link in stage.ingress:
             if link.kind == "input" and link.topic in known and link.name in facts:
                 start, partitions = list(known[link.topic]), facts[link.name].partitions
+                where = {"task": stage.name, "topic": link.topic}
                 if link.topic in made_anew:
-                    raise InputError(
-                        "SX-INPUT-RECREATED",
-                        f"Topic {link.topic} is not the one that the job to resume has read: its id is another one.",
-                        cause="The topic was deleted and created again, so the positions say nothing about it.",
-                        fix="Submit the job without `--resume`, with the `start=` that you want.",
-                        where={"task": stage.name, "topic": link.topic},
-                    )
+                    raise recreated(link.topic, "the job to resume", _WITHOUT, where)
                 if len(start) > partitions:
-                    raise InputError(
-                        "SX-RESUME-TOPIC",
-                        f"Topic {link.topic} has {partitions} partitions, and the job to resume has read {len(start)}.",
-                        cause="The topic was deleted and created again, so the positions say nothing about it.",
-                        fix="Submit the job without `--resume`, with the `start=` that you want.",
-                        where={"task": stage.name, "topic": link.topic},
-                    )
+                    raise fewer_partitions(link.topic, partitions, "the job to resume", len(start), _WITHOUT, where)
                 start += [0] * (partitions - len(start))
                 found[link.name] = msgspec.structs.replace(facts[link.name], start=start)
     return found
+
+
+def other_topics(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """The topics that have another id now than the one that is known of them. Where an id is missing, nothing is known."""
+    return {topic for topic, was in known.items() if now.get(topic, was) != was}
+
+
+def recreated(topic: str, reader: str, fix: str, where: Mapping[str, str]) -> InputError:
+    """The error for a topic with another id than the one that was read.
+
+    Args:
+        topic: its name.
+        reader: who has read the former one.
+        fix: what to do.
+        where: what the error is about.
+    """
+    message = f"Topic {topic} is not the one that {reader} has read: its id is another one."
+    return InputError("SX-INPUT-RECREATED", message, cause=_MADE_ANEW, fix=fix, where={**where})
+
+
+def fewer_partitions(topic: str, now: int, reader: str, read: int, fix: str, where: Mapping[str, str]) -> InputError:
+    """The error for a topic that has fewer partitions than were read, where no id says that it is another one."""
+    message = f"Topic {topic} has {now} partitions, and {reader} has read {read}."
+    return InputError("SX-RESUME-TOPIC", message, cause=_MADE_ANEW, fix=fix, where={**where})
+
+
+_MADE_ANEW = "The topic was deleted and created again, so the positions say nothing about it."
+_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
 
 
 def total(positions: Iterable[Position | None]) -> Counts:
