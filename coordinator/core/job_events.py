@@ -41,7 +41,7 @@ from sardonyx.core.events import (
 from sardonyx.core.going_back import adopting, last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.names import is_job_id
-from sardonyx.core.positions import continued, other_topics
+from sardonyx.core.positions import continued, ids_after, other_topics
 from sardonyx.core.resizing import awake, resized, unprepared
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.structure import share_problems
@@ -167,9 +167,7 @@ def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> 
     if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
         changes.keep_spec(event.job)
     elif all(link.name in event.links for link in graph.links):
-        read, reads = ({link.topic for link in each.links if link.kind == "input"} for each in (before, graph))
-        known = {topic: (job.topics if topic in read else event.topics).get(topic) for topic in sorted(reads)}
-        job.topics = {topic: found for topic, found in known.items() if found is not None}
+        job.topics = ids_after(job.topics, event.topics, before, graph)
         changes.swap_spec(event.job, spec, event.links)
 
 

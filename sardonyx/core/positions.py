@@ -307,6 +307,20 @@ def other_topics(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     return {topic for topic, was in known.items() if now.get(topic, was) != was}
 
 
+def ids_after(known: Mapping[str, str], now: Mapping[str, str], before: Graph, after: Graph) -> dict[str, str]:
+    """The ids of the topics that a changed job reads: of those that it has read, the ones that it knew.
+
+    Args:
+        known: by topic, before the change.
+        now: as Kafka tells them.
+        before: the graph of the job.
+        after: that of its next version.
+    """
+    was, reads = ({link.topic for link in graph.links if link.kind == "input"} for graph in (before, after))
+    found = {topic: known.get(topic) if topic in was else now.get(topic) for topic in sorted(reads)}
+    return {topic: each for topic, each in found.items() if each is not None}
+
+
 def recreated(topic: str, reader: str, fix: str, where: Mapping[str, str]) -> InputError:
     """The error for a topic with another id than the one that was read.
 

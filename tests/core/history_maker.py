@@ -376,7 +376,11 @@ class History:
         if job is not None and isinstance(effect, ChangeLinks) and not (spec is not None and self._wrong()):
             spec = job.next_spec
         links = {} if spec is None else facts_of(spec, effect.job)
-        return LinksCreated(at=now, job=effect.job, links=links, revision=revision)
+        topics = {}
+        if spec is not None and self.world.state.rules > 3:
+            inputs = [link for link in graph_of(spec, "test", effect.job).links if link.kind == "input"]
+            topics = {link.topic: f"{link.topic} of {revision}" for link in inputs}  # those that are known stay
+        return LinksCreated(at=now, job=effect.job, links=links, revision=revision, topics=topics)
 
     def _wrong(self) -> bool:
         """Whether the news is about something else: only while the world is unkind."""
