@@ -236,10 +236,10 @@ def _links_dropped(changes: ChangeSet, event: LinksDropped) -> None:
 
 
 def _stopped(changes: ChangeSet, event: JobStopped) -> None:
-    """A bounded job is left alone: it ends by itself."""
+    """A bounded job is left alone: it ends by itself. A coordinator of the release before does not know of closing."""
     job = changes.state.jobs.get(event.job)
     if job is not None and not job.ended and not job.stopping and not changes.state.plans[event.job].bounded:
-        changes.stop(event.job)
+        changes.stop(event.job, closes=event.closes and changes.state.rules > 3)
 
 
 def _links_kept(changes: ChangeSet, event: LinksKept) -> None:

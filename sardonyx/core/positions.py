@@ -258,12 +258,14 @@ def next_offsets(
     return found
 
 
-def stopped(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, LinkFacts]:
-    """The facts of a job's links from when it was stopped: its inputs without an end stop."""
-    endless = {link.name for link in graph.links if is_endless(link)}
-    return {
-        name: msgspec.structs.replace(known, stops=True) if name in endless else known for name, known in facts.items()
+def stopped(graph: Graph, facts: Mapping[str, LinkFacts], *, closes: bool) -> dict[str, LinkFacts]:
+    """The facts of a job's links from when it was stopped: its inputs without an end stop. ``closes``: so do their clocks."""
+    ends = {
+        link.name: msgspec.structs.replace(facts[link.name], stops=True, closes=closes)
+        for link in graph.links
+        if is_endless(link) and link.name in facts
     }
+    return {name: ends.get(name, known) for name, known in facts.items()}
 
 
 def continued(

@@ -16,16 +16,19 @@ def may_follow(job: str, spec: JobSpec, new: JobSpec) -> bool:
     return stopped.status == "stopped" and not any(resume_problems(job, stopped, new))
 
 
-def ends_here(job: str, spec: JobSpec, known: Predecessor | None = None) -> ResumeProblem | None:
+def ends_here(
+    job: str, spec: JobSpec, known: Predecessor | None = None, *, closed: bool = False
+) -> ResumeProblem | None:
     """Why no job could go on from a job once it is stopped, not even one of the same spec; None: one could.
 
     Args:
         job: its id, for the texts.
         spec: of the job, which has a graph.
-        known: what is known of it if it was stopped already.
+        known: what is known of it if it was stopped already; None: it is still to end.
+        closed: whether its windows close then.
     """
-    before = Predecessor(spec, "running") if known is None else known
-    return next(resume_problems(job, before.once_ended(), spec), None)
+    before = Predecessor(spec, "running").once_ended()._replace(closed=closed) if known is None else known
+    return next(resume_problems(job, before, spec), None)
 
 
 def keeping(spec: JobSpec) -> list[str]:

@@ -20,7 +20,7 @@ from coordinator.core.state import Job
 from sardonyx.client.client import Client
 from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.client.ids import asker, unknown_job
-from sardonyx.client.stopping import check_stop
+from sardonyx.client.stopping import Stop, check_stop
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import JobKilled, JobScaled, JobStopped, Request
 from sardonyx.core.names import request_id
@@ -55,8 +55,8 @@ class Wish(NamedTuple):
     by: str
     token: str
     """The same whenever the same visitor asks for the same under the same key."""
-    discard_state: bool = False
-    """Of a stop: also if what the tasks hold is lost."""
+    how: Stop = Stop()
+    """Of a stop: what becomes of what the tasks hold."""
 
 
 class Actions:
@@ -76,8 +76,8 @@ class Actions:
 
     def stop(self, wish: Wish) -> Done:
         def event(job: Job) -> Request:
-            check_stop(wish.job, job.spec, self._client.settings.deployment, discard_state=wish.discard_state)
-            return JobStopped(job=wish.job, by=wish.by)
+            check_stop(wish.job, job.spec, self._client.settings.deployment, how=wish.how, rules=self._rules)
+            return JobStopped(job=wish.job, closes=wish.how.close_windows, by=wish.by)
 
         return self._asked(wish, event)
 
@@ -141,6 +141,11 @@ class Actions:
         with book.lock:
             return find(book)
 
+    def _rules(self) -> int:
+        book = self._book()
+        with book.lock:
+            return book.state.rules
+
     def _job(self, job: str) -> Job:
         """The job of this id. A name may mean another job than the one that was meant."""
         with self._book().lock:
@@ -168,7 +173,7 @@ ACTIONS = (
     Action(
         "/jobs/{job}/stop",
         "Stop an unbounded job: what its inputs have read goes through it, then it ends. Another one can go on from there. If "
-        "none could go on with what its tasks hold, that is an error, unless discard_state is true.",
+        "none could go on with what its tasks hold, that is an error, unless close_windows or discard_state is true.",
         Actions.stop,
         StopQuery,
     ),
@@ -207,7 +212,8 @@ def wish_of(
     by = f"{visitor.name}@{user.partition('@')[2]} {version} web"
     token = hashlib.sha256(same.encode()).hexdigest()[:32]
     query = read_query(action.query, raw)
-    return Wish(parts["job"], parts.get("task", ""), by, token, isinstance(query, StopQuery) and query.discard_state)
+    how = Stop(query.close_windows, query.discard_state) if isinstance(query, StopQuery) else Stop()
+    return Wish(parts["job"], parts.get("task", ""), by, token, how)
 
 
 def no_actions(why: str) -> SardonyxError:

@@ -434,7 +434,7 @@ class History:
             return None
         job = rng.choice(running)
         if rng.random() < 0.3 and not state.plans[job].bounded:
-            return JobStopped(at=self.world.now, job=job)
+            return JobStopped(at=self.world.now, job=job, closes=state.n % 2 == 0)
         if rng.random() < 0.5:
             return self._change(job)
         if rng.random() < 0.3:
@@ -522,7 +522,9 @@ class History:
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 Restored(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), error=FAILURE),
-                JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                JobStopped(
+                    at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), closes=world.state.n % 2 == 0
+                ),
                 LinksKept(
                     at=world.now,
                     job=rng.choice([*world.state.jobs, "nobody-knows"]),

@@ -8,12 +8,19 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.core.decide import decide
+from coordinator.core.state import new_state
+from queues.batch import StartingPoint, assigned
 from sardonyx import Count, Job, event_time, files, kafka, sql, tumbling
 from sardonyx.cli.job_commands import _ask_to_stop
 from sardonyx.client.client import Client
-from sardonyx.client.stopping import check_stop, goes_on_by, held_by
+from sardonyx.client.stopping import Stop, check_stop, goes_on_by, held_by
+from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import JobStopped, JobSubmitted
+from sardonyx.core.events import OLDEST_RULES, RULES, JobStopped, JobSubmitted, LinkFacts, LinksCreated
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition, Position, stopped
+from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.stopping import may_follow
 from sardonyx.web.access import Visitor
@@ -41,10 +48,14 @@ def job(*, store: Any = "memory", from_files: bool = False, windows: bool = True
     return made.spec()
 
 
-def refusal(spec: JobSpec, *, discard_state: bool = False) -> SardonyxError:
+def refusal(spec: JobSpec, how: Stop = Stop(), rules: int = RULES) -> SardonyxError:  # noqa: B008
     with pytest.raises(SardonyxError) as caught:
-        check_stop("hits-1", spec, "d", discard_state=discard_state, count=lambda: {"count": "268 open windows"})
+        check_stop("hits-1", spec, "d", how=how, rules=lambda: rules, count=lambda: {"count": "268 open windows"})
     return caught.value
+
+
+def may_stop(spec: JobSpec, how: Stop = Stop()) -> None:  # noqa: B008
+    check_stop("hits-1", spec, "d", how=how, rules=lambda: RULES)
 
 
 @pytest.mark.parametrize(
@@ -64,24 +75,25 @@ def test_a_stop_that_loses_what_tasks_hold_asks_first(spec: JobSpec, why: str) -
     assert "job suspend hits-1" in str(error.fix)
     assert "--discard-state" in str(error.fix)
     assert "no job can go on from here" in goes_on_by("hits-1", spec)
-    check_stop("hits-1", spec, "d", discard_state=True)
+    may_stop(spec, Stop(discard_state=True))
+    may_stop(spec, Stop(close_windows=True))
 
 
 def test_a_stop_from_which_a_job_can_go_on_does_not_ask() -> None:
     """The next job has the open windows; the last line says so, and names the command only where it will be taken."""
-    check_stop("hits-1", job(), "d", discard_state=False)
+    may_stop(job())
     assert goes_on_by("hits-1", job()).startswith("what count held is kept, and in no result yet")
     without = job(windows=False)
-    check_stop("hits-1", without, "d", discard_state=False)
+    may_stop(without)
     assert goes_on_by("hits-1", without) == "to go on from here: sardonyx job submit SPEC --resume hits-1"
     unread = job(windows=False, from_files=True)
-    check_stop("hits-1", unread, "d", discard_state=False)
+    may_stop(unread)
     assert "--resume" not in goes_on_by("hits-1", unread)
 
 
 def test_a_job_that_ends_by_itself_is_not_stopped_and_not_advised_to_be() -> None:
     ends = job(end="latest")
-    assert refusal(ends, discard_state=True).code == "SX-JOB-BOUNDED"
+    assert refusal(ends, Stop(discard_state=True)).code == "SX-JOB-BOUNDED"
     assert not may_follow("hits-1", ends, ends)
     assert may_follow("hits-1", job(), job())
     assert not may_follow("hits-1", job(store=sql("sqlite:////tmp/s.db")), job())
@@ -113,9 +125,9 @@ class Stopped:
     def __init__(self) -> None:
         self.said: list[bool] = []
 
-    def stop(self, *, discard_state: bool = False) -> None:
+    def stop(self, *, close_windows: bool = False, discard_state: bool = False) -> None:
         self.said.append(discard_state)
-        check_stop("hits-1", job(from_files=True), "d", discard_state=discard_state)
+        may_stop(job(from_files=True), Stop(close_windows, discard_state))
 
 
 @pytest.mark.parametrize(
@@ -134,10 +146,10 @@ def test_the_command_asks_on_a_terminal_and_refuses_without_one(
     monkeypatch.setattr("typer.confirm", lambda _question, err: answer and err)
     call, handle = cast("Any", SimpleNamespace(say=lambda _: None)), Stopped()
     if said[-1]:
-        _ask_to_stop(call, cast("Any", handle), discard_state=flag)
+        _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
     else:
         with pytest.raises(SardonyxError, match="SX-JOB-STATE-LOST"):
-            _ask_to_stop(call, cast("Any", handle), discard_state=flag)
+            _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
     assert handle.said == said
 
 
@@ -154,5 +166,49 @@ def test_the_pages_ask_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not asked
     with pytest.raises(SardonyxError, match="SX-WEB-QUERY"):
         wish_of(ana, STOP, {"job": "hits-1"}, KEY, {"discard": "true"})
-    STOP.handler(actions, wish_of(ana, STOP, {"job": "hits-1"}, KEY, {"discard_state": "true"}))
-    assert [type(event) for event in asked] == [JobStopped]
+    for how in ("discard_state", "close_windows"):
+        STOP.handler(actions, wish_of(ana, STOP, {"job": "hits-1"}, KEY, {how: "true"}))
+    assert [(type(event), event.closes) for event in asked] == [(JobStopped, False), (JobStopped, True)]
+
+
+# --- Windows that close -----------------------------------------------------------------------------------------------
+
+
+def test_where_windows_close_the_clock_of_an_input_ends_as_at_the_end_of_a_bounded_one() -> None:
+    """Else it stays where it is, for the job that goes on."""
+    graph = graph_of(job(), "d", "hits-1")
+    (link,) = (link for link in graph.links if link.kind == "input")
+    place = Partition(link.topic, 0)
+    for closes in (False, True):
+        facts = stopped(graph, {link.name: LinkFacts(1)}, closes=closes)[link.name]
+        assert (facts.stops, facts.closes) == (True, closes)
+        start = StartingPoint(Position(7, clock=SourceClock(60, 50)))
+        position = assigned(place, start, facts, 1, timed=True).commit_point()
+        assert (position.offset, position.drained) == (7, "end")
+        assert position.clock.value == (END if closes else 50)
+
+
+def test_no_job_goes_on_with_windows_that_were_closed() -> None:
+    """It would give a result of a part of such a window. One without states goes on from the positions."""
+    assert "its windows were closed" in goes_on_by("hits-1", job(), closed=True)
+    assert "--resume" in goes_on_by("hits-1", job(windows=False), closed=True)
+    known = Predecessor(job(), "stopped", topics={"count": ["hits"]}, closed=True)
+    assert "its windows were closed" in goes_on_by("hits-1", job(), known)
+
+
+def test_a_coordinator_of_the_release_before_is_not_asked_to_close_windows() -> None:
+    assert refusal(job(), Stop(close_windows=True), rules=OLDEST_RULES).code == "SX-JOB-CLOSE-RULES"
+
+
+def test_a_coordinator_keeps_no_states_of_a_job_whose_windows_were_closed() -> None:
+    """By the rules before, a log cannot say so."""
+    for rules, closes in ((OLDEST_RULES, False), (RULES, True)):
+        state = new_state("d", rules)
+        spec = job()
+        links = {link.name: LinkFacts(1) for link in graph_of(spec, "d", "hits-1").links}
+        decide(state, 1, JobSubmitted(at=1.0, job="hits-1", spec=spec))
+        decide(state, 2, LinksCreated(at=2.0, job="hits-1", links=links))
+        decide(state, 3, JobStopped(at=3.0, job="hits-1", closes=True))
+        assert state.jobs["hits-1"].closes == closes
+        facts = state.jobs["hits-1"].facts or {}
+        assert {known.closes for known in facts.values() if known.stops} == {closes}

@@ -240,6 +240,7 @@ class Twin:
         job |= {
             "by": event.get("by", ""),
             "stopping": False,
+            "closes": False,
             "resumes": "",
             "resumed_by": "",
             "begins": {},
@@ -347,7 +348,7 @@ class Twin:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
             return
-        job.update(stopping=True)
+        job.update(stopping=True, closes=self.rules > 3 and event.get("closes", False))
         if not job["switching"]:
             job.update(next=None, goes_on=[])
         if job["suspended"]:
@@ -368,7 +369,8 @@ class Twin:
         for link in topics_read(job["spec"], name):
             source = link.split(".")[0]
             if endless(task_spec(job["spec"], source)) and link in job["facts"]:
-                job["facts"] = job["facts"] | {link: job["facts"][link] | {"stops": True}}
+                how = {"stops": True} | ({"closes": True} if job["closes"] else {})
+                job["facts"] = job["facts"] | {link: job["facts"][link] | how}
                 found = True
         return found
 
