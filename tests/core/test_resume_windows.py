@@ -35,6 +35,7 @@ def refusal(status: str, end: EndPoint | None) -> str:
         "refused": False,
         "links": "gone",
         "resumed_by": "",
+        "closes": False,
         "retired": [],
         "status": status,
         "tasks": tasks,
