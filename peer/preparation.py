@@ -34,7 +34,7 @@ from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position, other_topics, recreated
 from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
 from sardonyx.core.state_points import Adopted
@@ -48,7 +48,7 @@ from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
 
 if TYPE_CHECKING:
-    from queues import confirmed_end, group_clocks, marked_topics, state_topics
+    from queues import confirmed_end, group_clocks, marked_topics, state_topics, topic_ids
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply
     from spark_tasks import graphs as graph_functions
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
+    topic_ids = lazy_module("queues.topic_ids")
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
     graph_functions = lazy_module("spark_tasks.graphs")
 
@@ -82,19 +83,36 @@ def prepare(
     job = assignment.job
     try:
         spec = decode_spec(_must(zk, node_paths.job_spec(job)))
-        facts = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote).links
+        links = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote)
     except msgspec.ValidationError as error:
         raise _too_old(error) from error
     free_unused(spark)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
+    _check_topics(settings, stage, links.topics)
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
     folder = code_cache / "state"
     return assemble(
-        settings, spark, peer, assignment, graph, facts, code, state_folder=folder, kept=kept, standby=standby
+        settings, spark, peer, assignment, graph, links.links, code, state_folder=folder, kept=kept, standby=standby
     )
+
+
+def _check_topics(settings: Settings, stage: Stage, known: Mapping[str, str]) -> None:
+    """Check that the topics which a task reads on are those that it has read: it may have had no peer for long.
+
+    Raises:
+        InputError: ``SX-INPUT-RECREATED``.
+    """
+    named = {link.topic: known[link.topic] for link in stage.ingress if link.kind == "input" and link.topic in known}
+    try:
+        now = topic_ids.topic_ids(settings, named) if named else {}
+    except SetupError:  # the reader will meet it, and waits for Kafka
+        return
+    for topic in sorted(other_topics(named, now)):
+        fix = "Submit the job again with the `start=` that you want."
+        raise recreated(topic, f"task {stage.name}", fix, {"task": stage.name, "topic": topic})
 
 
 def assemble(

@@ -280,7 +280,14 @@ def assigned(
     else:
         end = reached if ended or facts.stops or facts.end is not None else None
     return HeldPartition(
-        start, incarnation, first, end, timed, lineage, facts.stops, first_clock(facts, partition.number)
+        start,
+        incarnation,
+        first,
+        end,
+        timed,
+        lineage,
+        facts.stops and not facts.closes,
+        first_clock(facts, partition.number),
     )
 
 

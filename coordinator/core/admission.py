@@ -78,6 +78,7 @@ def predecessor(job: Job, jobs: Mapping[str, Job]) -> Predecessor:
         retired=job.retired,
         checkpoints=job.checkpoints,
         end=job.end,
+        closed=job.closes,
         successor_ended=successor is None or successor.ended,
     )
 

@@ -25,9 +25,9 @@ from sardonyx.core.effects import ChangeLinks, Create, CreateLinks, Delete, Dele
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
 from sardonyx.core.going_back import adopted_at_end, adopted_by, begins_of, state_topics
-from sardonyx.core.graph import Graph, graph_of, is_endless
+from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.notes import LinksNote
-from sardonyx.core.positions import next_offsets
+from sardonyx.core.positions import next_offsets, stopped
 from sardonyx.core.resizing import RESTING, awake, queues, resized
 from sardonyx.core.spec import JobSpec, encode_spec
 from sardonyx.core.state_points import CheckpointPoint
@@ -139,25 +139,25 @@ class ChangeSet(PeerChanges):
         """The job's links exist, so it runs."""
         job, graph = self.job(name), self.state.plans[name].graph
         if job.stopping:
-            facts = _stopped(graph, facts)
+            facts = stopped(graph, facts, closes=job.closes)
         job.status, job.links, job.facts = "running", "made", facts
         self.state.plans[name] = Plan(graph, facts, job.spec.tags, self.state.rules)
         self.state.held[name] = 0
         self.state.stale.add(name)
-        self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts))))
+        self._made.append(Create(node_paths.job_links(name), encode_note(LinksNote(facts, job.topics))))
         self.state.jobs_with_capacity.add(name)
 
-    def stop(self, name: str) -> None:
+    def stop(self, name: str, *, closes: bool) -> None:
         """Let a job end where its inputs are committed. The tasks that read them are offered anew, so that their peers know."""
         job, graph = self.job(name), self.state.plans[name].graph
-        job.stopping = True
+        job.stopping, job.closes = True, closes
         if not job.switching:  # what is begun on Kafka is brought to its end
             job.next_spec, job.goes_on = None, []
         if job.suspended:  # what it has read must go through it
             self.resume(name)
         if job.facts is None:
             return
-        facts, job.facts = job.facts, _stopped(graph, job.facts)
+        facts, job.facts = job.facts, stopped(graph, job.facts, closes=closes)
         rests = job.spec.next_partitions is not None
         if rests:  # its inputs are read to where they end
             job.spec = awake(job.spec)
@@ -165,7 +165,7 @@ class ChangeSet(PeerChanges):
             graph = graph_of(job.spec, self.state.deployment, name)
         self.state.plans[name] = Plan(graph, job.facts, job.spec.tags, self.state.rules)
         self.state.stale.add(name)
-        self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+        self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts, job.topics))))
         for stage in graph.stages:
             stood_still = rests and any(link.kind in RESTING for link in stage.ingress)
             if stood_still or any(job.facts.get(link.name) != facts.get(link.name) for link in stage.ingress):
@@ -219,7 +219,7 @@ class ChangeSet(PeerChanges):
         job.read = True
         self._keep_last(name, last)
         job.checkpoints = last.checkpoints
-        job.end = last.end if job.status == "stopped" else None
+        job.end = last.end if job.status == "stopped" and not job.closes else None
         self._outer.append(DeleteLinks(name))
 
     def take_up(self, name: str) -> None:
@@ -422,9 +422,9 @@ class ChangeSet(PeerChanges):
                 for link in queues(new)
             }
         facts, job.places = numbered(old, new, facts, job.places, job.revision)
-        job.facts = _stopped(new, facts) if job.stopping else facts
+        job.facts = stopped(new, facts, closes=job.closes) if job.stopping else facts
         if job.facts != known:
-            self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts))))
+            self._made.append(Set(node_paths.job_links(name), encode_note(LinksNote(job.facts, job.topics))))
         for task_name in found.removed:
             self.set_backing_off(name, task_name, backing_off=False)
             del job.tasks[task_name]
@@ -498,9 +498,3 @@ class ChangeSet(PeerChanges):
             Create(node_paths.job_tasks(name)),
         ]
         self._touched[node_paths.job_status(name)] = (job, None)
-
-
-def _stopped(graph: Graph, facts: dict[str, LinkFacts]) -> dict[str, LinkFacts]:
-    """The facts of a job's links from when it was stopped: its inputs without an end stop."""
-    endless = {link.name for link in graph.links if is_endless(link)}
-    return {name: replace(known, stops=True) if name in endless else known for name, known in facts.items()}

@@ -109,7 +109,7 @@ FIXES: dict[Code, str] = {
     "over-share": "nothing; `sardonyx job scale ID --weight N` gives it a larger share",
     "job-full": "allow more: `sardonyx job scale ID --max-peers N`",
     "task-short": _MORE_PEERS,
-    "starved-by-unbounded-jobs": "end one with `sardonyx job stop ID`; `sardonyx job submit --resume ID` goes on with it later",
+    "starved-by-unbounded-jobs": "take its peers off one with `sardonyx job suspend ID`; `sardonyx job resume ID` lets it go on",
     "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop ID`",
     "loop-goes-on": "`sardonyx job show ID --cycles` says how many rows are on their way, and where",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",

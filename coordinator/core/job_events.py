@@ -41,7 +41,7 @@ from sardonyx.core.events import (
 from sardonyx.core.going_back import adopting, last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.names import is_job_id
-from sardonyx.core.positions import continued
+from sardonyx.core.positions import continued, ids_after, other_topics
 from sardonyx.core.resizing import awake, resized, unprepared
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.structure import share_problems
@@ -136,6 +136,7 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
     if job is None or job.refused:
         return
     if job.status == "planning" and not event.revision:
+        job.topics = event.topics
         try:
             graph = changes.state.plans[event.job].graph
             facts = continued(graph, event.links, job.begins, _made_anew(changes.state, job, event.topics))
@@ -146,7 +147,6 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
             job.links = "made"
         else:
             changes.start(event.job, facts)
-        job.topics = event.topics
     elif job.next_spec is not None and job.switching and event.revision == job.revision + 1:
         _links_of_change(changes, event, job.next_spec)
     elif job.ended and job.links != "made":
@@ -156,7 +156,7 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
 def _made_anew(state: State, job: Job, now: Mapping[str, str]) -> set[str]:
     """The topics that have another id than when the job was submitted that this one goes on from."""
     before = state.jobs.get(job.resumes)
-    return set() if before is None else {name for name, was in before.topics.items() if now.get(name, was) != was}
+    return set() if before is None else other_topics(before.topics, now)
 
 
 def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> None:
@@ -167,7 +167,7 @@ def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> 
     if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
         changes.keep_spec(event.job)
     elif all(link.name in event.links for link in graph.links):
-        job.topics = job.topics | event.topics
+        job.topics = ids_after(job.topics, event.topics, before, graph)
         changes.swap_spec(event.job, spec, event.links)
 
 
@@ -236,10 +236,10 @@ def _links_dropped(changes: ChangeSet, event: LinksDropped) -> None:
 
 
 def _stopped(changes: ChangeSet, event: JobStopped) -> None:
-    """A bounded job is left alone: it ends by itself."""
+    """A bounded job is left alone: it ends by itself. A coordinator of the release before does not know of closing."""
     job = changes.state.jobs.get(event.job)
     if job is not None and not job.ended and not job.stopping and not changes.state.plans[event.job].bounded:
-        changes.stop(event.job)
+        changes.stop(event.job, closes=event.closes and changes.state.rules > 3)
 
 
 def _links_kept(changes: ChangeSet, event: LinksKept) -> None:

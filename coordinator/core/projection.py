@@ -39,5 +39,5 @@ def job_nodes(name: str, job: Job) -> dict[str, bytes]:
     }
     nodes |= {node_paths.job_task(name, task): encode_note(job.tasks[task].note()) for task in job.tasks}
     if job.facts is not None:
-        nodes[node_paths.job_links(name)] = encode_note(LinksNote(job.facts))
+        nodes[node_paths.job_links(name)] = encode_note(LinksNote(job.facts, job.topics))
     return nodes

@@ -229,6 +229,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Dead letters that were neither redone nor dropped. Known once the links are gone; 0 until then."""
     stopping: bool = False
     """Whether a user has stopped it."""
+    closes: bool = False
+    """Whether its windows close then."""
     resumes: str = ""
     """The job from whose positions it goes on, or whose rows it works once more."""
     resumes_at: int | None = None

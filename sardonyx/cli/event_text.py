@@ -108,7 +108,9 @@ def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
 def _of_its_end(event: JobStopped | JobKilled | JobRolledBack) -> str:
     if isinstance(event, JobRolledBack):
         return f"a user has job {event.job} go back to {time_text(event.to)} or before, as job {event.into}"
-    return f"a user {'stops' if isinstance(event, JobStopped) else 'kills'} job {event.job}"
+    if isinstance(event, JobKilled):
+        return f"a user kills job {event.job}"
+    return f"a user stops job {event.job}{', and its windows close' if event.closes else ''}"
 
 
 def _of_shares(event: AnyEvent, held: Assignment | None) -> str:

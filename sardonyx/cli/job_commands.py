@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -354,11 +355,27 @@ def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
         return tell_end(call, view)
 
 
-def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
+def stop(
+    call: Call,
+    job: JobId,
+    timeout: Timeout = None,
+    *,
+    close_windows: Annotated[
+        bool,
+        typer.Option("--close-windows", help="End it as if its inputs had an end: open windows give their results."),
+    ] = False,
+    discard_state: Annotated[
+        bool,
+        typer.Option("--discard-state", help="Stop it also if no job can go on with its open windows and states."),
+    ] = False,
+) -> int:
     """Stop an unbounded job and wait until it has ended: all that its inputs have read goes through it, and nothing more.
 
-    It also waits until another job can go on from there (`job submit --resume`): the topics of the stopped job are deleted first.
-    After --timeout, or after Ctrl-C, the job goes on to stop.
+    Open windows and states are kept for the job that goes on from there (`job submit --resume`), unless you close the windows.
+    Of a job from which none can go on, they would be lost: it asks first, and without a terminal it refuses.
+
+    It also waits until the other job can go on: the topics of the stopped one are deleted first. After --timeout or Ctrl-C,
+    the job goes on to stop.
     """
     wait = duration_of(timeout)
     began = time.monotonic()
@@ -367,7 +384,7 @@ def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
         before = handle.status(live=False)
         if before.ended:
             return _told(call, before, f"job {before.id} has ended already: {before.status}")
-        handle.stop()
+        _ask_to_stop(call, handle, close_windows=close_windows, discard_state=discard_state)
         try:
             view = watch_to_end(call, handle, timeout=wait)
         except KeyboardInterrupt:
@@ -375,18 +392,34 @@ def stop(call: Call, job: JobId, timeout: Timeout = None) -> int:
             raise
         code = tell_end(call, view)
         if view.status == "stopped":
-            _await_resumable(call, handle, None if wait is None else max(0.0, began + wait - time.monotonic()))
+            left = None if wait is None else max(0.0, began + wait - time.monotonic())
+            _await_resumable(call, client, handle, left, closed=close_windows)
         return code
 
 
-def _await_resumable(call: Call, handle: JobHandle, timeout: float | None) -> None:
-    """Say how another job goes on from a stopped one, as soon as it can."""
+def _ask_to_stop(call: Call, handle: JobHandle, *, close_windows: bool, discard_state: bool) -> None:
+    """Request the stop. On a terminal, a user may agree that states are lost."""
+    try:
+        handle.stop(close_windows=close_windows, discard_state=discard_state)
+    except SardonyxError as error:
+        if error.code != "SX-JOB-STATE-LOST" or not sys.stdin.isatty():
+            raise
+        call.say(f"{error.message}: {error.cause}")
+        if not typer.confirm("Stop it all the same?", err=True):
+            raise
+        handle.stop(discard_state=True)
+
+
+def _await_resumable(call: Call, client: Client, handle: JobHandle, timeout: float | None, *, closed: bool) -> None:
+    """Say how another job goes on from a stopped one, as soon as it can, or that none can."""
+    from sardonyx.client.stopping import goes_on_by, known_of
+
     known = handle.await_resumable(SILENCE if timeout is None else min(SILENCE, timeout))
     if not known:
         call.say(f"waiting until the topics of job {handle.id} are deleted: only then can another job go on from it")
         known = handle.await_resumable(None if timeout is None else max(0.0, timeout - SILENCE))
-    command = f"sardonyx job submit SPEC --resume {handle.id}"
-    call.say(f"to go on from here: {command}" if known else f"when they are deleted, go on from here: {command}")
+    words = goes_on_by(handle.id, handle.spec(), known_of(client, handle.id) if known else None, closed=closed)
+    call.say(words if known else f"when they are deleted: {words}")
 
 
 def kill(call: Call, job: JobId) -> int:

@@ -44,6 +44,7 @@ from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted,
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, decode_spec
+from sardonyx.core.stopping import may_follow
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -137,7 +138,7 @@ class Client:
         loaded = self.loaded(job)
         before = None if resume is None else self.job_to_resume(resume)
         time = None if at is None else moment(at)
-        self._check_name(loaded.spec.name)
+        self._check_name(loaded.spec)
         if before is not None:
             before.await_resumable()
         spec = loaded.spec
@@ -395,20 +396,22 @@ class Client:
         known = reader.present(self.zk).peers
         return {name: known[name].since for name in notes if name in known and known[name].note() == notes[name]}
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, spec: JobSpec) -> None:
         submitted = self.submitted()
         notes = self._job_notes()  # after the above: see there
         known: dict[str, tuple[str, str]] = {job: (spec.name, "submitted") for job, spec in submitted.items()}
         known |= {job: (note.name, note.status) for job, note in notes.items()}
         for job, (taken, status) in known.items():
-            if taken == name and status not in ENDED:
+            if taken == spec.name and status not in ENDED:
+                follows = may_follow(job, JobHandle(self, job, submitted.get(job)).spec(), spec)
+                stop = f"stop it so that this one can go on from there with --resume (`sardonyx job stop {job}`), "
                 raise SardonyxError(
                     "SX-JOB-NAME-TAKEN",
-                    f"a job named {name} is {status} already: {job}",
+                    f"a job named {taken} is {status} already: {job}",
                     cause="a name means one job that has not ended, so that two of them cannot be confused",
                     fix=f"change it while it runs (`sardonyx job change {job} SPEC`), or wait for it "
-                    f"(`sardonyx job await {job}`), stop it so that this one can go on from there with --resume "
-                    f"(`sardonyx job stop {job}`), end it at once (`sardonyx job kill {job}`), or give this one another name",
+                    f"(`sardonyx job await {job}`), {stop if follows else ''}"
+                    f"end it at once (`sardonyx job kill {job}`), or give this one another name",
                     where={"job": job},
                 )
 

@@ -100,7 +100,7 @@ class GoesBack:
                 ``SX-JOB-REPLAY``: the job cannot be replayed; ``SX-REPLAY-GONE``: records are deleted; ``SX-CHECKPOINT-UNKNOWN``,
                 ``SX-JOB-GONE``, ``SX-USAGE``.
             JobFailed: the other job was refused, with the reason.
-            InputError: ``SX-RESUME-TOPIC``: a topic was deleted.
+            InputError: ``SX-INPUT-RECREATED``, ``SX-RESUME-TOPIC``: a topic was deleted, or created again.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
         from sardonyx.client.replay import replay

@@ -10,7 +10,7 @@ import msgspec
 
 from sardonyx.client.checkpoints import moment, times_of
 from sardonyx.client.ids import asker, job_gone, new_id
-from sardonyx.client.links import facts_of
+from sardonyx.client.links import links_of
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
@@ -109,6 +109,8 @@ class Known(NamedTuple):
     """By task and topic, how far it has read."""
     held: Mapping[str, Mapping[Partition, Position | None]] | None = None
     """What its tasks have committed; None: it has ended."""
+    topics: Mapping[str, str] = {}
+    """The ids of the users' topics that it has read, where they are known."""
 
 
 def of_ended(client: Client, job: str) -> Known:
@@ -117,19 +119,21 @@ def of_ended(client: Client, job: str) -> Known:
     known = reader.present(client.zk).jobs.get(job)
     if known is None:
         raise job_gone(job)
-    return Known(known.checkpoints, known.facts or {}, {name: task.positions for name, task in known.tasks.items()})
+    reached = {name: task.positions for name, task in known.tasks.items()}
+    return Known(known.checkpoints, known.facts or {}, reached, topics=known.topics)
 
 
 def of_running(client: Client, job: str, graph: Graph) -> Known:
-    facts = facts_of(client.zk, job)
-    if facts is None:
+    links = links_of(client.zk, job)
+    if links is None:
         return Known()
+    facts = links.links
     client.settings.require("kafka")
     from queues import admin
 
     held = admin.held_positions(client.settings, graph.stages, job)
     reached = {stage.name: next_offsets(stage, facts, of_inputs(stage, held[stage.name])) for stage in graph.stages}
-    return Known(points_of(graph, held), facts, reached, held)
+    return Known(points_of(graph, held), facts, reached, held, links.topics)
 
 
 def _again(

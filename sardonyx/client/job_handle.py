@@ -15,7 +15,8 @@ from sardonyx.client.asks_kafka import AsksKafka
 from sardonyx.client.goes_back import GoesBack
 from sardonyx.client.ids import asker, job_gone, job_has_letters
 from sardonyx.client.scales import CARRY_OUT, Scales
-from sardonyx.client.views import JobView, Why, check_unbounded, waiting_for
+from sardonyx.client.stopping import Stop, check_stop, held_by, rules_of
+from sardonyx.client.views import JobView, Why, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobStopped
@@ -92,17 +93,27 @@ class JobHandle(AsksKafka, GoesBack, Scales):
         for note in self._notes(timeout, interval):
             yield self._view_of(note, live=True)
 
-    def stop(self) -> None:
+    def stop(self, *, close_windows: bool = False, discard_state: bool = False) -> None:
         """Stop an unbounded job: its inputs end where they are committed, and it ends when all that has gone through it.
 
-        Another job can go on from there: :meth:`Client.submit` with ``resume``. A job that has ended stays as it is. This method
-        does not wait; :meth:`await_completion` waits for the end.
+        Windows that are open give no result. Another job can go on from there, with these windows and all states:
+        :meth:`Client.submit` with ``resume``. A job that has ended stays as it is. This method does not wait;
+        :meth:`await_completion` waits for the end.
+
+        Args:
+            close_windows: end the job as one whose inputs have an end: open windows give their results, timers fire, joins give
+                the rows that wait. No other job can go on with its states then.
+            discard_state: stop the job also if no other one could go on with what its tasks hold.
 
         Raises:
-            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-GONE``: it was purged, or never taken in.
+            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-STATE-LOST``: what its tasks hold would be lost;
+                says why, and how much it is. ``SX-JOB-CLOSE-RULES``: a coordinator of the release before may lead.
+                ``SX-JOB-GONE``: it was purged, or never taken in.
         """
-        check_unbounded(self.id, self.spec(), self._client.settings.deployment)
-        self._zk.request(JobStopped(job=self.id, by=asker()))
+        client, how = self._client, Stop(close_windows, discard_state)
+        deployment, rules = client.settings.deployment, lambda: rules_of(client)
+        check_stop(self.id, self.spec(), deployment, how=how, rules=rules, count=lambda: held_by(self))
+        self._zk.request(JobStopped(job=self.id, closes=close_windows, by=asker()))
 
     def change(
         self,

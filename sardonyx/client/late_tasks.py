@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.client.verdict import LATE, Facts, verdict
+from sardonyx.client.verdict import LATE, facts_of, verdict
 from sardonyx.client.views import LinkLag, TaskView
 from sardonyx.core.text import plural
 
@@ -43,7 +43,12 @@ def in_words(
     limits: Mapping[str, int],
 ) -> list[str]:
     """The same from two looks, so many ``seconds`` apart. The task that is latest comes first. Pure."""
-    before = {lag.link: lag.records for lag in first}
+    known = [{lag.link: lag.records for lag in look} for look in (first, second)]
+
+    def growth(link: str) -> float | None:
+        then, now = (look.get(link) for look in known)
+        return None if then is None or now is None else (now - then) / seconds
+
     found = []
     for task in tasks:
         read = [lag for lag in second if lag.reader == task.name]
@@ -51,22 +56,12 @@ def in_words(
         if not late or not task.peers:  # the log says why a task has no peer
             continue
         worst = max(late, key=lambda lag: lag.seconds or 0.0)
-        known = [(lag.records, before.get(lag.link)) for lag in read]
-        grown = [now - then for now, then in known if now is not None and then is not None]
-        growth = sum(grown) / seconds if len(grown) == len(known) else None
         limit = limits.get(task.name)
-        facts = Facts(
-            "running",
-            peers=task.peers,
-            limit=limit,
-            unread=sum(lag.records or 0 for lag in read),
-            seconds=worst.seconds,
-            growth=growth,
-        )
+        facts = facts_of(task, read, growth, limit)
         words = f"task {task.name} is late with {worst.link}: {verdict(facts).text}"
-        if growth:
-            words += f" ({growth:+,.0f} unread rows a second)"
-        if limit is not None and task.peers < limit and (growth is None or growth >= 0):
+        if facts.growth:
+            words += f" ({facts.growth:+,.0f} unread rows a second)"
+        if limit is not None and task.peers < limit and (facts.growth is None or facts.growth >= 0):
             words += f"; it has {task.peers} of the {limit} {plural(limit, 'peer', 'peers')} that it can take"
         found.append((worst.seconds or 0.0, words))
     return [words for _, words in sorted(found, reverse=True)]

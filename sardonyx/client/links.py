@@ -25,8 +25,14 @@ def links_stand(note: JobNote | None) -> TypeGuard[JobNote]:
 
 def facts_of(zk: ZooKeeperSession, job: str) -> dict[str, LinkFacts] | None:
     """The facts about the links of a job, by name; None: they are not made yet, or are gone."""
+    links = links_of(zk, job)
+    return None if links is None else links.links
+
+
+def links_of(zk: ZooKeeperSession, job: str) -> LinksNote | None:
+    """What is known of the links of a job; None: they are not made yet, or are gone."""
     data = zk.read(node_paths.job_links(job))
-    return None if data is None else msgspec.json.decode(data, type=LinksNote).links
+    return None if data is None else msgspec.json.decode(data, type=LinksNote)
 
 
-__all__ = ["facts_of", "links_stand"]
+__all__ = ["facts_of", "links_of", "links_stand"]

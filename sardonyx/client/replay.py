@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from sardonyx.client.going_back import of_ended, of_running, outputs_of
 from sardonyx.client.ids import asker, new_id
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
-from sardonyx.core.errors import InputError, SardonyxError
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, JobSubmitted
 from sardonyx.core.going_back import begins_at, last_at, points_of
+from sardonyx.core.positions import fewer_partitions, other_topics, recreated
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.replaying import SAME, Offsets, aligned, check, check_worked, offsets_read, partial, replay_spec
 from sardonyx.core.resuming_at import no_point, of_replay
@@ -149,7 +150,7 @@ def _planned(
         if task.name not in reads:
             continue
         topic, wanted = str(task.options["topic"]), reads[task.name]
-        found = _as_kept(client, task, wanted, first)
+        found = _as_kept(client, task, wanted, first, known.topics)
         lost = sum(max(0, low - start) for low, start in zip(found.low, wanted.start, strict=False))
         if lost:
             deleted[topic] = max(lost, deleted.get(topic, 0))
@@ -185,9 +186,13 @@ class _Kept(msgspec.Struct, frozen=True):
     """The first record that is left in each partition."""
 
 
-def _as_kept(client: Client, task: TaskSpec, wanted: Offsets, since: int) -> _Kept:
-    """What a topic still holds of what is to be read; by Kafka's own index of times, if these are the times of the rows."""
+def _as_kept(client: Client, task: TaskSpec, wanted: Offsets, since: int, ids: Mapping[str, str]) -> _Kept:
+    """What a topic still holds of what is to be read; by Kafka's own index of times, if these are the times of the rows.
+
+    ``ids``: of the topics that the job has read, where they are known.
+    """
     from queues import admin
+    from queues.topic_ids import topic_ids
 
     topic = str(task.options["topic"])
     time = task.time
@@ -195,14 +200,11 @@ def _as_kept(client: Client, task: TaskSpec, wanted: Offsets, since: int) -> _Ke
     if time is not None and time.kind == "kafka":
         looked = (_EPOCH + timedelta(microseconds=since)).isoformat()
     low, stamped = admin.first_offsets(client.settings, topic, looked)
+    fix, where = "Submit the job with the `start=` and `end=` that you want.", {"topic": topic}
+    if topic in ids and other_topics({topic: ids[topic]}, topic_ids(client.settings, [topic])):
+        raise recreated(topic, "the job", fix, where)
     if len(low) < len(wanted.end):
-        raise InputError(
-            "SX-RESUME-TOPIC",
-            f"topic {topic} has {len(low)} partitions, and the job has read {len(wanted.end)}",
-            cause="the topic was deleted, or created again, so the positions say nothing about it",
-            fix="submit the job with the `start=` and `end=` that you want",
-            where={"topic": topic},
-        )
+        raise fewer_partitions(topic, len(low), "the job", len(wanted.end), fix, where)
     more = len(low) - len(wanted.end)
     end = [max(last, first) for last, first in zip([*wanted.end, *[0] * more], low, strict=True)]
     start = [

@@ -5,12 +5,12 @@ Queues are durable, so no task presses back on the one before it: a task is late
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from sardonyx.client.views import ShownState
+from sardonyx.client.views import LinkLag, ShownState, TaskView
 from sardonyx.core.units import duration
 
 LATE = 10.0
@@ -54,6 +54,44 @@ class Facts(NamedTuple):
     """By how many rows a second what is unread grows; negative: it shrinks."""
     still: float | None = None
     """Seconds since it committed a row."""
+
+
+def facts_of(
+    task: TaskView,
+    lags: Sequence[LinkLag],
+    growth: Callable[[str], float | None],
+    limit: int | None,
+    *,
+    suspended: bool = False,
+    backing_off: bool = False,
+    still: float | None = None,
+) -> Facts:
+    """Put together what is known of a task and of the links that it reads.
+
+    Args:
+        task: as it is shown.
+        lags: what is unread on its links.
+        growth: by how many rows a second a link grows; None: that is not known.
+        limit: the most peers that the task can take.
+        suspended: whether a user has suspended its job.
+        backing_off: whether it rests after a failure.
+        still: seconds since it committed a row.
+    """
+    unread, growths = [lag.records for lag in lags], [growth(lag.link) for lag in lags]
+    # A split waits since the job began, however fast the input is read: its age says nothing.
+    waits = [lag.seconds for lag in lags if lag.seconds is not None and lag.unit == "records"]
+    return Facts(
+        state=task.state,
+        bound=task.bound,
+        suspended=suspended,
+        backing_off=backing_off,
+        peers=task.peers,
+        limit=limit,
+        unread=None if not lags or None in unread else sum(count or 0 for count in unread),
+        seconds=max(waits, default=None),
+        growth=None if not lags or None in growths else sum(each or 0.0 for each in growths),
+        still=still,
+    )
 
 
 class Verdict(msgspec.Struct, frozen=True):

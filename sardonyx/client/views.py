@@ -11,7 +11,7 @@ import msgspec
 from coordinator.core.explanation import Code, Explanation
 from queues.backlog import Precision
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.errors import Failure
 from sardonyx.core.events import ENDED, Counts, JobStatus, PeerState, Scheduler, TaskState
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
@@ -276,18 +276,6 @@ def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
         return graph_of(spec, deployment, job)
     except (graphlib.CycleError, KeyError):
         return Graph(order=[], stages=[], bound={}, bounded=True)
-
-
-def check_unbounded(job: str, spec: JobSpec, deployment: str) -> None:
-    """Raises ``SX-JOB-BOUNDED`` if a job ends by itself."""
-    if laid_out(spec, deployment, job).bounded:
-        raise SardonyxError(
-            "SX-JOB-BOUNDED",
-            f"job {job} ends by itself, so it cannot be stopped",
-            cause="all its inputs have an end, and a job that stops before it would leave rows out",
-            fix=f"wait for it (`sardonyx job await {job}`), or end it at once (`sardonyx job kill {job}`)",
-            where={"job": job},
-        )
 
 
 def job_view(

@@ -7,7 +7,7 @@ its tasks sit on one batch or are late, and what is on its way in its loops.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +32,7 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
+    from sardonyx.client.job_handle import JobHandle
 
 LOOK = 5.0
 """Seconds that Kafka may take to answer before it counts as away."""
@@ -60,12 +61,12 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running":
-        if words := _clock_held(client, job):
-            outside.append(Outside("clock-held", words))
+        outside += [Outside("clock-held", words) for words in _told(client, job, _clock_held)]
         outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
-        outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
+        limits = state.plans[job].limit
+        outside += [Outside("late", words) for words in _told(client, job, lambda handle: late_tasks(handle, limits))]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
-        outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]
+        outside += [Outside("loop-goes-on", words) for words in _told(client, job, _loops)]
     return Why(explanation, outside)
 
 
@@ -109,40 +110,27 @@ def _kafka_silent(settings: Settings) -> str | None:
     return None
 
 
-def _loops(client: Client, job: str) -> list[str]:
-    """What is on its way in the loops of a job; nothing, if Kafka cannot be asked."""
+def _loops(handle: JobHandle) -> list[str]:
+    """What is on its way in the loops of a job."""
+    return [in_words(cycle) for cycle in handle.cycles()]
+
+
+def _told(client: Client, job: str, ask: Callable[[JobHandle], list[str]]) -> list[str]:
+    """What Kafka tells of a job; nothing, if it cannot be asked."""
     if not client.settings.kafka.bootstrap_servers:
         return []
     try:
-        return [in_words(cycle) for cycle in client.job(job).cycles()]
+        return ask(client.job(job))
     except SardonyxError:
         return []
 
 
-def _late(client: Client, job: str, limits: Mapping[str, int]) -> list[str]:
-    """Which tasks of a running job are late; nothing, if Kafka cannot be asked."""
-    if not client.settings.kafka.bootstrap_servers:
-        return []
-    try:
-        return late_tasks(client.job(job), limits)
-    except SardonyxError:
-        return []
-
-
-def _clock_held(client: Client, job: str) -> str | None:
-    """What holds the clock of a running job; None if it has none, or it cannot be asked for. Of a job that is changed at a time,
-    what that waits for.
-    """
-    if not client.settings.kafka.bootstrap_servers:
-        return None
-    try:
-        handle = client.job(job)
-        clocks = handle.clock()
-        spec = handle.spec()
-        waits = pending(spec)
-        lack = None if waits is None else lacking(spec, waits, clocks)
-    except SardonyxError:
-        return None
+def _clock_held(handle: JobHandle) -> list[str]:
+    """What holds the clock of a running job; nothing if it has none. Of a job that is changed at a time, what that waits for."""
+    clocks, spec = handle.clock(), handle.spec()
+    waits = pending(spec)
+    lack = None if waits is None else lacking(spec, waits, clocks)
     if waits is not None and lack is not None:
-        return f"its change at {waits.time} is not complete: {lack.text(waits)}"
-    return what_holds(clocks)
+        return [f"its change at {waits.time} is not complete: {lack.text(waits)}"]
+    held = what_holds(clocks)
+    return [] if held is None else [held]

@@ -60,6 +60,8 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     """Per partition the offset after the last one to read; None: sentinels mark the end, or the link never ends."""
     stops: bool = False
     """The job is being stopped: each partition ends where the task's group had committed it."""
+    closes: bool = False
+    """With ``stops``: the clock ends there, too, so that all windows close. Else it stays where it is."""
     place: int | None = None
     """Internal, of a job whose queues were changed: the number under which the task that writes it counts the rows of this link
     (:attr:`sardonyx.core.positions.Position.told`). None: its place among the internal links of that task."""
@@ -342,9 +344,13 @@ class JobChanged(UserEvent, frozen=True, kw_only=True, tag="change"):
 
 
 class JobStopped(UserEvent, frozen=True, kw_only=True, tag="stop"):
-    """A user stops an unbounded job: its inputs end at what is committed, and it ends when that has gone through all tasks."""
+    """A user stops an unbounded job: its inputs end at what is committed, and it ends when that has gone through all tasks.
+
+    ``closes``: its windows close, as those of a bounded job do at its end.
+    """
 
     job: str
+    closes: bool = False
 
 
 class LinksKept(UserEvent, frozen=True, kw_only=True, tag="keep"):

@@ -151,7 +151,9 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     could read the positions in time."""
 
 
-class LinksNote(msgspec.Struct, frozen=True):
+class LinksNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/job/<job>/links``: the facts of each link, by link name."""
 
     links: dict[str, LinkFacts]
+    topics: dict[str, str] = {}
+    """The ids of the users' topics that the job reads, where Kafka tells them: a topic of another id is another one."""

@@ -258,12 +258,14 @@ def next_offsets(
     return found
 
 
-def stopped(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, LinkFacts]:
-    """The facts of a job's links from when it was stopped: its inputs without an end stop."""
-    endless = {link.name for link in graph.links if is_endless(link)}
-    return {
-        name: msgspec.structs.replace(known, stops=True) if name in endless else known for name, known in facts.items()
+def stopped(graph: Graph, facts: Mapping[str, LinkFacts], *, closes: bool) -> dict[str, LinkFacts]:
+    """The facts of a job's links from when it was stopped: its inputs without an end stop. ``closes``: so do their clocks."""
+    ends = {
+        link.name: msgspec.structs.replace(facts[link.name], stops=True, closes=closes)
+        for link in graph.links
+        if is_endless(link) and link.name in facts
     }
+    return {name: ends.get(name, known) for name, known in facts.items()}
 
 
 def continued(
@@ -292,25 +294,56 @@ def continued(
         for link in stage.ingress:
             if link.kind == "input" and link.topic in known and link.name in facts:
                 start, partitions = list(known[link.topic]), facts[link.name].partitions
+                where = {"task": stage.name, "topic": link.topic}
                 if link.topic in made_anew:
-                    raise InputError(
-                        "SX-INPUT-RECREATED",
-                        f"Topic {link.topic} is not the one that the job to resume has read: its id is another one.",
-                        cause="The topic was deleted and created again, so the positions say nothing about it.",
-                        fix="Submit the job without `--resume`, with the `start=` that you want.",
-                        where={"task": stage.name, "topic": link.topic},
-                    )
+                    raise recreated(link.topic, "the job to resume", _WITHOUT, where)
                 if len(start) > partitions:
-                    raise InputError(
-                        "SX-RESUME-TOPIC",
-                        f"Topic {link.topic} has {partitions} partitions, and the job to resume has read {len(start)}.",
-                        cause="The topic was deleted and created again, so the positions say nothing about it.",
-                        fix="Submit the job without `--resume`, with the `start=` that you want.",
-                        where={"task": stage.name, "topic": link.topic},
-                    )
+                    raise fewer_partitions(link.topic, partitions, "the job to resume", len(start), _WITHOUT, where)
                 start += [0] * (partitions - len(start))
                 found[link.name] = msgspec.structs.replace(facts[link.name], start=start)
     return found
+
+
+def other_topics(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """The topics that have another id now than the one that is known of them. Where an id is missing, nothing is known."""
+    return {topic for topic, was in known.items() if now.get(topic, was) != was}
+
+
+def ids_after(known: Mapping[str, str], now: Mapping[str, str], before: Graph, after: Graph) -> dict[str, str]:
+    """The ids of the topics that a changed job reads: of those that it has read, the ones that it knew.
+
+    Args:
+        known: by topic, before the change.
+        now: as Kafka tells them.
+        before: the graph of the job.
+        after: that of its next version.
+    """
+    was, reads = ({link.topic for link in graph.links if link.kind == "input"} for graph in (before, after))
+    found = {topic: known.get(topic) if topic in was else now.get(topic) for topic in sorted(reads)}
+    return {topic: each for topic, each in found.items() if each is not None}
+
+
+def recreated(topic: str, reader: str, fix: str, where: Mapping[str, str]) -> InputError:
+    """The error for a topic with another id than the one that was read.
+
+    Args:
+        topic: its name.
+        reader: who has read the former one.
+        fix: what to do.
+        where: what the error is about.
+    """
+    message = f"Topic {topic} is not the one that {reader} has read: its id is another one."
+    return InputError("SX-INPUT-RECREATED", message, cause=_MADE_ANEW, fix=fix, where={**where})
+
+
+def fewer_partitions(topic: str, now: int, reader: str, read: int, fix: str, where: Mapping[str, str]) -> InputError:
+    """The error for a topic that has fewer partitions than were read, where no id says that it is another one."""
+    message = f"Topic {topic} has {now} partitions, and {reader} has read {read}."
+    return InputError("SX-RESUME-TOPIC", message, cause=_MADE_ANEW, fix=fix, where={**where})
+
+
+_MADE_ANEW = "The topic was deleted and created again, so the positions say nothing about it."
+_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
 
 
 def total(positions: Iterable[Position | None]) -> Counts:

@@ -31,6 +31,8 @@ class Predecessor(NamedTuple):
     """Those that it has kept, in the order of time; known once its topics are deleted."""
     end: EndPoint | None = None
     """If it was stopped: where its states stood; None: it had none, or their logs cannot be gone on with."""
+    closed: bool = False
+    """If it was stopped: whether its windows closed then."""
     successor_ended: bool = False
     """Whether the job that has resumed it has ended."""
 

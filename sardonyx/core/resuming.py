@@ -102,10 +102,17 @@ def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec) -> Iterator[R
             f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
         )
     with_state = [task.name for task in before.spec.catalog if stateful(task)]
-    if before.status == "stopped" and with_state and before.end is None:
+    if before.closed and with_state:
         yield ResumeProblem(
-            f"its task {with_state[0]} had a state (of open windows, or rows that it had kept) when it was stopped",
-            "it is in a database, or a coordinator of the release before stopped the job: no other job can go on with it",
+            "its windows were closed when it was stopped",
+            f"rows to come of times that task {with_state[0]} has given results for would be taken for all of their windows",
+            f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions",
+            task=with_state[0],
+        )
+    elif before.status == "stopped" and with_state and before.end is None:
+        yield ResumeProblem(
+            f"the state of its task {with_state[0]} (open windows, or rows that it keeps) stays behind",
+            "it is in a database, or a coordinator of the release before has stopped the job",
             f"{_WITHOUT}, before the first row that the state needs",
             task=with_state[0],
         )

@@ -11,6 +11,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -19,12 +20,13 @@ from coordinator.core.state import Job
 from sardonyx.client.client import Client
 from sardonyx.client.dead_letters import DeadLetters
 from sardonyx.client.ids import asker, unknown_job
-from sardonyx.client.views import check_unbounded
+from sardonyx.client.stopping import Stop, check_stop
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import JobKilled, JobScaled, JobStopped, Request
 from sardonyx.core.names import request_id
 from sardonyx.web.access import Visitor
 from sardonyx.web.book import Book
+from sardonyx.web.queries import NoQuery, StopQuery, read_query
 
 TAKE_IN = 10.0
 """Seconds that an answer waits for the coordinator to take the request in."""
@@ -53,6 +55,8 @@ class Wish(NamedTuple):
     by: str
     token: str
     """The same whenever the same visitor asks for the same under the same key."""
+    how: Stop = Stop()
+    """Of a stop: what becomes of what the tasks hold."""
 
 
 class Actions:
@@ -72,8 +76,8 @@ class Actions:
 
     def stop(self, wish: Wish) -> Done:
         def event(job: Job) -> Request:
-            check_unbounded(wish.job, job.spec, self._client.settings.deployment)
-            return JobStopped(job=wish.job, by=wish.by)
+            check_stop(wish.job, job.spec, self._client.settings.deployment, how=wish.how, rules=self._rules)
+            return JobStopped(job=wish.job, closes=wish.how.close_windows, by=wish.by)
 
         return self._asked(wish, event)
 
@@ -137,6 +141,11 @@ class Actions:
         with book.lock:
             return find(book)
 
+    def _rules(self) -> int:
+        book = self._book()
+        with book.lock:
+            return book.state.rules
+
     def _job(self, job: str) -> Job:
         """The job of this id. A name may mean another job than the one that was meant."""
         with self._book().lock:
@@ -152,6 +161,7 @@ class Action(NamedTuple):
     path: str
     summary: str
     handler: Callable[[Actions, Wish], Done]
+    query: type[NoQuery | StopQuery] = NoQuery
 
 
 ACTIONS = (
@@ -162,8 +172,10 @@ ACTIONS = (
     ),
     Action(
         "/jobs/{job}/stop",
-        "Stop an unbounded job: what its inputs have read goes through it, then it ends. Another one can go on from there.",
+        "Stop an unbounded job: what its inputs have read goes through it, then it ends. Another one can go on from there. If "
+        "none could go on with what its tasks hold, that is an error, unless close_windows or discard_state is true.",
         Actions.stop,
+        StopQuery,
     ),
     Action(
         "/jobs/{job}/suspend",
@@ -180,11 +192,13 @@ ACTIONS = (
 """Every address that changes something, by POST. ``{job}`` is the whole id of a job."""
 
 
-def wish_of(visitor: Visitor, action: Action, parts: Mapping[str, str], key: str) -> Wish:
-    """What a request wants.
+def wish_of(
+    visitor: Visitor, action: Action, parts: Mapping[str, str], key: str, raw: Mapping[str, str] = MappingProxyType({})
+) -> Wish:
+    """What a request wants. ``raw``: its parameters.
 
     Raises:
-        SardonyxError: ``SX-WEB-QUERY``: the key is missing, or cannot be one.
+        SardonyxError: ``SX-WEB-QUERY``: the key is missing, or cannot be one; of the parameters.
     """
     if not _KEY.fullmatch(key):
         raise SardonyxError(
@@ -197,7 +211,9 @@ def wish_of(visitor: Visitor, action: Action, parts: Mapping[str, str], key: str
     user, _, version = asker().partition(" ")
     by = f"{visitor.name}@{user.partition('@')[2]} {version} web"
     token = hashlib.sha256(same.encode()).hexdigest()[:32]
-    return Wish(parts["job"], parts.get("task", ""), by, token)
+    query = read_query(action.query, raw)
+    how = Stop(query.close_windows, query.discard_state) if isinstance(query, StopQuery) else Stop()
+    return Wish(parts["job"], parts.get("task", ""), by, token, how)
 
 
 def no_actions(why: str) -> SardonyxError:

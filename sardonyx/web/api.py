@@ -159,7 +159,9 @@ class Api:
         with self.source.book.lock:
             return self._encoded(address.handler(self, query, parts))
 
-    def act(self, action: Action, parts: Mapping[str, str], visitor: Visitor, key: str) -> tuple[int, bytes]:
+    def act(
+        self, action: Action, raw: Mapping[str, str], parts: Mapping[str, str], visitor: Visitor, key: str
+    ) -> tuple[int, bytes]:
         """Do what an operator wants: 200 with the entry of the log by which it was taken in, or 202 as long as it was not.
 
         Raises:
@@ -168,7 +170,7 @@ class Api:
         actions = self.source.actions
         if isinstance(actions, str):
             raise no_actions(actions)
-        done = action.handler(actions, wish_of(visitor, action, parts, key))
+        done = action.handler(actions, wish_of(visitor, action, parts, key, raw))
         return (202 if done.n is None else 200), msgspec.json.encode(done)
 
     def targets(self) -> bytes:

@@ -148,18 +148,23 @@ def static_files() -> dict[str, bytes]:
 
 def _endpoint(api: Api, address: Address) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        pairs = request.query_params.multi_items()
-        if len(dict(pairs)) < len(pairs):
-            raise SardonyxError("SX-WEB-QUERY", "a parameter stands there twice", fix="give each parameter once")
-        return _tagged(request, api.answer(address, dict(pairs), request.path_params), "application/json")
+        return _tagged(request, api.answer(address, _parameters(request), request.path_params), "application/json")
 
     return endpoint
+
+
+def _parameters(request: Request) -> dict[str, str]:
+    pairs = request.query_params.multi_items()
+    if len(dict(pairs)) < len(pairs):
+        raise SardonyxError("SX-WEB-QUERY", "a parameter stands there twice", fix="give each parameter once")
+    return dict(pairs)
 
 
 def _doing(api: Api, action: Action) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visitor, key = request.scope["visitor"], request.headers.get("idempotency-key", "")
-        status, answer = await run_in_threadpool(api.act, action, request.path_params, visitor, key)
+        raw = _parameters(request)
+        status, answer = await run_in_threadpool(api.act, action, raw, request.path_params, visitor, key)
         return Response(answer, status, {"cache-control": "no-store"}, "application/json")
 
     return endpoint

@@ -6,7 +6,7 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from queues.backlog import Precision
-from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, verdict
+from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, facts_of, verdict
 from sardonyx.client.views import JobView, LinkLag, ShownState, TaskView, laid_out
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
@@ -202,23 +202,10 @@ def slowest_way(order: list[str], edges: list[Edge]) -> Slowest | None:
 
 
 def _facts(task: TaskView, job: Job, limit: int | None, lags: list[LinkLag], samples: Samples) -> Facts:
-    unread = [lag.records for lag in lags]
-    # A split waits since the job began, however fast the input is read: its age says nothing.
-    waits = [lag.seconds for lag in lags if lag.seconds is not None and lag.unit == "records"]
-    growths = [samples.growth(lag.link) for lag in lags]
     kept = job.tasks.get(task.name)
-    return Facts(
-        state=task.state,
-        bound=task.bound,
-        suspended=job.suspended,
-        backing_off=kept is not None and kept.backing_off and not job.ended,
-        peers=task.peers,
-        limit=limit,
-        unread=None if not lags or None in unread else sum(count or 0 for count in unread),
-        seconds=max(waits, default=None),
-        growth=None if not lags or None in growths else sum(each or 0.0 for each in growths),
-        still=samples.rates(task.name).still,
-    )
+    backing_off = kept is not None and kept.backing_off and not job.ended
+    still = samples.rates(task.name).still
+    return facts_of(task, lags, samples.growth, limit, suspended=job.suspended, backing_off=backing_off, still=still)
 
 
 def _edge(

@@ -26,12 +26,13 @@ def document() -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         [*(address.answer for address in ADDRESSES), Problem, Session, Done], ref_template=_REF
     )
-    queries = msgspec.json.schema_components({address.query for address in ADDRESSES}, ref_template=_REF)[1]
+    asked = {each.query for each in (*ADDRESSES, *ACTIONS)}
+    queries = msgspec.json.schema_components(asked, ref_template=_REF)[1]
     paths: dict[str, Any] = {
         f"/api/v1{address.path}": {"get": _operation(address, schema, queries[address.query.__name__])}
         for address, schema in zip(ADDRESSES, schemas, strict=False)
     }
-    paths |= {f"/api/v1{action.path}": {"post": _deed(action)} for action in ACTIONS}
+    paths |= {f"/api/v1{action.path}": {"post": _deed(action, queries[action.query.__name__])} for action in ACTIONS}
     paths["/api/v1/session"] = {
         "get": {
             "summary": "Who the server takes you for, and what you may do",
@@ -76,7 +77,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _deed(action: Action) -> dict[str, Any]:
+def _deed(action: Action, query: dict[str, Any]) -> dict[str, Any]:
     key = {
         "name": "Idempotency-Key",
         "in": "header",
@@ -88,7 +89,7 @@ def _deed(action: Action) -> dict[str, Any]:
     return {
         "summary": action.summary,
         "operationId": re.sub(r"\W+", "_", action.path).strip("_"),
-        "parameters": [*_inside(action.path), key],
+        "parameters": [*_inside(action.path), *_asked(query), key],
         "responses": {
             "200": _json("The coordinator has taken it in", done),
             "202": _json("It is asked for, and no coordinator has taken it in yet", done),
@@ -109,8 +110,8 @@ def _inside(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _operation(address: Address, schema: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
-    asked = [
+def _asked(query: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
         {
             "name": name,
             "in": "query",
@@ -120,10 +121,13 @@ def _operation(address: Address, schema: dict[str, Any], query: dict[str, Any]) 
         }
         for name, found in query.get("properties", {}).items()
     ]
+
+
+def _operation(address: Address, schema: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     return {
         "summary": address.summary,
         "operationId": re.sub(r"\W+", "_", address.path).strip("_"),
-        "parameters": [*_inside(address.path), *asked],
+        "parameters": [*_inside(address.path), *_asked(query)],
         "responses": {
             "200": {"description": address.summary, "content": {"application/json": {"schema": schema}}},
             "default": _problem(),

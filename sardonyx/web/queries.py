@@ -21,6 +21,17 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """No parameters."""
 
 
+class StopQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stop may cost."""
+
+    close_windows: Annotated[
+        bool, Meta(description="End the job as if its inputs had an end: open windows give their results.")
+    ] = False
+    discard_state: Annotated[
+        bool, Meta(description="Stop the job also if no other one could go on with what its tasks hold.")
+    ] = False
+
+
 class AtQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A moment."""
 

@@ -376,7 +376,11 @@ class History:
         if job is not None and isinstance(effect, ChangeLinks) and not (spec is not None and self._wrong()):
             spec = job.next_spec
         links = {} if spec is None else facts_of(spec, effect.job)
-        return LinksCreated(at=now, job=effect.job, links=links, revision=revision)
+        topics = {}
+        if spec is not None and self.world.state.rules > 3:
+            inputs = [link for link in graph_of(spec, "test", effect.job).links if link.kind == "input"]
+            topics = {link.topic: f"{link.topic} of {revision}" for link in inputs}  # those that are known stay
+        return LinksCreated(at=now, job=effect.job, links=links, revision=revision, topics=topics)
 
     def _wrong(self) -> bool:
         """Whether the news is about something else: only while the world is unkind."""
@@ -430,7 +434,7 @@ class History:
             return None
         job = rng.choice(running)
         if rng.random() < 0.3 and not state.plans[job].bounded:
-            return JobStopped(at=self.world.now, job=job)
+            return JobStopped(at=self.world.now, job=job, closes=state.n % 2 == 0)
         if rng.random() < 0.5:
             return self._change(job)
         if rng.random() < 0.3:
@@ -518,7 +522,9 @@ class History:
                 GraceEnded(at=world.now, peer=peer),
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 Restored(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), error=FAILURE),
-                JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                JobStopped(
+                    at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), closes=world.state.n % 2 == 0
+                ),
                 LinksKept(
                     at=world.now,
                     job=rng.choice([*world.state.jobs, "nobody-knows"]),

@@ -441,6 +441,7 @@ _SENTENCES: list[tuple[str, Any]] = [
     ),
     (rf"the links of {_J} keep records for (\d+) s", lambda w, j, s: [LinksKept(at=w.now, job=j, seconds=int(s))]),
     (rf"{_J} is stopped", lambda w, j: [JobStopped(at=w.now, job=j)]),
+    (rf"{_J} is stopped and its windows close", lambda w, j: [JobStopped(at=w.now, job=j, closes=True)]),
     (rf"the links of {_J} are made", _links),
     (rf"the links of {_J} cannot be made: (.*)", lambda w, j, e: [LinksFailed(at=w.now, job=j, error=_error(e))]),
     (

@@ -327,6 +327,7 @@ def job_of(spec: JobSpec, **state: Any) -> Job:
         "status": "running",
         "links": "made",
         "resumed_by": "",
+        "closes": False,
         "refused": False,
         "retired": [],
         **state,

@@ -35,6 +35,7 @@ def refusal(status: str, end: EndPoint | None) -> str:
         "refused": False,
         "links": "gone",
         "resumed_by": "",
+        "closes": False,
         "retired": [],
         "status": status,
         "tasks": tasks,
@@ -52,7 +53,7 @@ KEPT = EndPoint(60, {"count": [(3, 0, 0)] * 8})
 @pytest.mark.parametrize(
     ("status", "end", "why"),
     [
-        ("stopped", None, "count had a state"),
+        ("stopped", None, "the state of its task count"),
         ("stopped", KEPT, ""),
         ("stopped", EndPoint(60, {"count": [(3, 0, 0)] * 4}), "has no place in the new job"),
         ("completed", None, ""),

@@ -79,7 +79,7 @@ UNSAID: Json = {
     "yields": "",
     "drained": False,
 }
-UNSAID |= {"peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
+UNSAID |= {"topics": {}, "peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
 
 
@@ -237,7 +237,15 @@ class Twin:
         job = {"id": name, "number": self.n, "spec": spec, "stages": [], "tasks": {}, "refused": error is not None}
         job |= {"status": "failed" if error else "planning", "error": error, "purge": False, "give_up_letters": False}
         job |= {"submitted_at": self.at, "ended_at": self.at if error else None, "links": "none", "facts": None}
-        job |= {"by": event.get("by", ""), "stopping": False, "resumes": "", "resumed_by": "", "begins": {}}
+        job |= {
+            "by": event.get("by", ""),
+            "stopping": False,
+            "closes": False,
+            "resumes": "",
+            "resumed_by": "",
+            "begins": {},
+            "topics": {},
+        }
         job |= {
             "resumes_at": None,
             "replays": error is None and replays is not None,
@@ -340,7 +348,7 @@ class Twin:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
             return
-        job.update(stopping=True)
+        job.update(stopping=True, closes=self.rules > 3 and event.get("closes", False))
         if not job["switching"]:
             job.update(next=None, goes_on=[])
         if job["suspended"]:
@@ -361,7 +369,8 @@ class Twin:
         for link in topics_read(job["spec"], name):
             source = link.split(".")[0]
             if endless(task_spec(job["spec"], source)) and link in job["facts"]:
-                job["facts"] = job["facts"] | {link: job["facts"][link] | {"stops": True}}
+                how = {"stops": True} | ({"closes": True} if job["closes"] else {})
+                job["facts"] = job["facts"] | {link: job["facts"][link] | how}
                 found = True
         return found
 
@@ -371,15 +380,18 @@ class Twin:
             if self.rules > 3 and self.gains_at_its_end(job, job["next"]):  # it was read to its end meanwhile
                 job.update(next=None, switching=False, goes_on=[])
             elif all(link in event["links"] for link in edges(job["next"])):
+                self.know_topics(job, event.get("topics", {}))
                 self.rewire(job, event["links"])
         elif job is not None and job["status"] == "planning" and not event.get("revision"):
             facts = dict(event["links"])
+            job["topics"] = dict(event.get("topics", {}))
             for name in job["stages"]:
                 for link, topic in topics_read(job["spec"], name).items():
                     known = job["begins"].get(name, {}).get(topic) if link in facts else None
-                    if known is not None and len(known) > facts[link]["partitions"]:
+                    code = None if known is None else self.unlike(job, topic, len(known), facts[link]["partitions"])
+                    if code is not None:
                         job["links"] = "made"
-                        self.end(job, "failed", {"code": "SX-RESUME-TOPIC"})
+                        self.end(job, "failed", {"code": code})
                         return
                     if known is not None:
                         more = [0] * (facts[link]["partitions"] - len(known))
@@ -392,6 +404,23 @@ class Twin:
                     self.mark_stopped(job, name)
         else:
             self.links_came_late(job)
+
+    def unlike(self, job: Json, topic: str, read: int, partitions: int) -> str | None:
+        """Why a topic is not the one that the job has read which this one resumes."""
+        lender = self.jobs.get(job["resumes"])
+        was = None if lender is None else lender["topics"].get(topic)
+        if was is not None and job["topics"].get(topic, was) != was:
+            return "SX-INPUT-RECREATED"
+        return "SX-RESUME-TOPIC" if read > partitions else None
+
+    def know_topics(self, job: Json, now: Json) -> None:
+        """Topics that are read before and after a change keep the id that is known."""
+        was, reads = (
+            {topic for name in stages(spec) for topic in topics_read(spec, name).values()}
+            for spec in (job["spec"], job["next"])
+        )
+        found = {topic: (job["topics"] if topic in was else now).get(topic) for topic in reads}
+        job["topics"] = {topic: each for topic, each in found.items() if each is not None}
 
     def on_links_failed(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
@@ -1291,7 +1320,7 @@ class Twin:
             zk[f"/job/{name}/spec"] = job["spec"]
             zk |= {f"/job/{name}": None, f"/job/{name}/task": None}
             if job["facts"] is not None:
-                notes[f"/job/{name}/links"] = {"links": job["facts"]}
+                notes[f"/job/{name}/links"] = {"links": job["facts"], "topics": job["topics"]}
             for task in job["tasks"]:
                 notes[f"/job/{name}/task/{task}"] = self.task_note(job, task)
         for path, note in notes.items():

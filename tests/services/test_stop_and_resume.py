@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from sardonyx import Job, State, kafka
+from sardonyx import Count, Job, State, Sum, event_time, kafka, tumbling
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.core.errors import JobFailed, SardonyxError
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at
@@ -53,6 +53,39 @@ def test_a_suspended_job_goes_on_with_its_state(sardonyx_clusters: Callable[...,
         assert handle.await_completion(300).status == "stopped"
         with pytest.raises(SardonyxError, match="SX-JOB-ENDED"):
             handle.resume()
+
+
+def test_a_job_that_is_stopped_may_have_its_windows_close(sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """Each row that was read is in one result, as of a job whose input has an end, also where peers die while it ends. No job can
+    go on with its states then, which is said before it is tried.
+    """
+    quick = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
+    with sardonyx_clusters(**quick) as cluster:
+        rows = [{"n": n, "at": 1_700_000_000 + n} for n in range(300)]
+        given, out = cluster.topic("given", rows, partitions=2), cluster.topic("out")
+
+        def counting() -> Job:
+            job = Job("closing", partitions=2)
+            read = job.input(
+                "read", kafka(given, schema="n long, at long", start="earliest"), time=event_time("at", unit="s")
+            )
+            counted = job.window("count", tumbling("1 h"), after=read, aggregate={"rows": Count(), "sum": Sum("n")})
+            job.output("out", kafka(out), after=counted)
+            return job
+
+        cluster.peers(4, faults=[kill_at("seal"), kill_at("sealed")])
+        handle = cluster.submit(counting())
+        until(
+            lambda: sum(task.rows_in or 0 for task in handle.status().tasks if task.name == "count") == 300,
+            what="all rows",
+        )
+        assert cluster.records(out) == []
+        handle.stop(close_windows=True)
+        assert handle.await_completion(300).status == "stopped"
+        found = cluster.records(out)
+        assert (sum(row["rows"] for row in found), sum(row["sum"] for row in found)) == (300, sum(range(300)))
+        with pytest.raises(JobFailed, match="its windows were closed"):
+            cluster.client.submit(counting(), resume=handle.id)
 
 
 CHANGING = """
@@ -197,18 +230,26 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     assert f"resumed by {resumed.id}" in house.call("job", "show", first.id).stdout
 
 
-def test_a_topic_that_was_made_anew_is_not_read_on(house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["stopped", "suspended"])
+def test_a_topic_that_was_made_anew_is_not_read_on(house: House, tmp_path: Path, way: str) -> None:
     """It has more records than the former one, so that the positions look as if they were its own."""
-    topic = house.make_topic("anew")
+    topic = house.make_topic(f"anew-{way}")
     house.fill(topic, *numbers(100))
-    first = house.submit(tmp_path / "first", text(topic))
+    again = first = house.submit(tmp_path / "first", text(topic))
     until(lambda: len(house.records(f"{topic}-out")) == 100, what="the results")
-    first.stop()
-    assert first.await_completion(300).status == "stopped"
+    if way == "stopped":
+        first.stop()
+        assert first.await_completion(300).status == "stopped"
+    else:
+        first.suspend()
+        until(lambda: not any(task.peers for task in first.status().tasks), what="its peers to leave")
     house.forget(topic)
-    house.make_topic("anew")
+    house.make_topic(f"anew-{way}")
     house.fill(topic, *numbers(250))
-    again = house.client.submit(written(tmp_path / "next", text(topic, version=2)), resume=first.id)
+    if way == "stopped":
+        again = house.client.submit(written(tmp_path / "next", text(topic, version=2)), resume=first.id)
+    else:
+        first.resume()
     with pytest.raises(JobFailed, match="SX-INPUT-RECREATED") as caught:
         again.await_completion(300)
     assert caught.value.where["topic"] == topic

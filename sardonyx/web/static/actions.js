@@ -15,7 +15,7 @@ const DEEDS = {
     title: (job) => `Stop ${job}?`,
     text:
       "Its inputs end at what is committed. What they have read goes through all its tasks, and then the job ends. " +
-      "A new version of it can go on from there.",
+      "Windows that are open give no result. A new version of it can go on from there, with these windows and all states.",
   },
   kill: {
     title: (job) => `Kill ${job}?`,
@@ -71,6 +71,8 @@ async function carryOut() {
     wish.done = await act(wish.path, wish.key);
   } catch (error) {
     wish.problem = problemOf(error);
+    if (wish.problem.code === "SX-JOB-STATE-LOST")
+      Object.assign(wish, { path: `${wish.path}?discard_state=true`, name: "stop, and lose it", bad: true });
   }
   wish.busy = false;
   redraw();

@@ -1,0 +1,154 @@
+"""Whether a job may be stopped, and what is lost or kept then of what its tasks hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from sardonyx.client.views import laid_out
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.stopping import ends_here, keeping
+from sardonyx.core.text import counted, listed, plural
+
+if TYPE_CHECKING:
+    from sardonyx.client.client import Client
+    from sardonyx.client.job_handle import JobHandle
+
+_RULES = 4
+"""The first rules by which windows close when a job is stopped."""
+COUNTING = 10.0
+"""Seconds for which open windows and keys are counted that would be lost."""
+
+
+class Stop(NamedTuple):
+    """What becomes of what the tasks of a job hold when it is stopped."""
+
+    close_windows: bool = False
+    """It is treated as at the end of an input: windows close, timers fire, joins give what waits. No job goes on with it."""
+    discard_state: bool = False
+    """It may be lost."""
+
+
+def check_stop(
+    job: str,
+    spec: JobSpec,
+    deployment: str,
+    *,
+    how: Stop,
+    rules: Callable[[], int],
+    count: Callable[[], Mapping[str, str]] = dict,
+) -> None:
+    """Raise an error if a job cannot be stopped, or if it would lose what its tasks hold and nobody has agreed to that.
+
+    Args:
+        job: its id.
+        spec: as it is now.
+        deployment: the one that runs it.
+        how: what becomes of what its tasks hold.
+        rules: asks by which rules the deployment is decided.
+        count: says, by task, how much that is, as far as it can be counted.
+
+    Raises:
+        SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-STATE-LOST``: no job could go on with its states.
+            ``SX-JOB-CLOSE-RULES``: a coordinator of the release before may lead, and it cannot have windows close.
+    """
+    if laid_out(spec, deployment, job).bounded:
+        raise SardonyxError(
+            "SX-JOB-BOUNDED",
+            f"job {job} ends by itself, so it cannot be stopped",
+            cause="all its inputs have an end, and a job that stops before it would leave rows out",
+            fix=f"wait for it (`sardonyx job await {job}`), or end it at once (`sardonyx job kill {job}`)",
+            where={"job": job},
+        )
+    if how.close_windows and (now := rules()) < _RULES:
+        raise SardonyxError(
+            "SX-JOB-CLOSE-RULES",
+            f"the windows of job {job} cannot be closed yet",
+            cause=f"the deployment is decided by rules {now}, since a coordinator of the release before stands for election, or "
+            f"did so a moment ago; closing windows needs rules {_RULES}",
+            fix="upgrade all coordinators, and try again; `sardonyx upgrade --check` shows who runs which release",
+            where={"job": job},
+        )
+    tasks = keeping(spec)
+    problem = None if how.discard_state or how.close_windows or not tasks else ends_here(job, spec)
+    if problem is None:
+        return
+    known = count()
+    held = listed(f"{task} ({known[task]})" if task in known else task for task in tasks)
+    raise SardonyxError(
+        "SX-JOB-STATE-LOST",
+        f"what {plural(len(tasks), 'task', 'tasks')} {held} of job {job} {plural(len(tasks), 'holds', 'hold')} "
+        "is lost if the job is stopped",
+        cause=f"rows that they have read, and not given results for, come into none: no job can go on with them, since "
+        f"{problem.problem}: {problem.cause}",
+        fix=f"`sardonyx job suspend {job}` takes its peers off it, and keeps all; `sardonyx job stop {job} --close-windows` has "
+        "its windows give their results before it ends; with `--discard-state` it ends without them",
+        where={"job": job, "tasks": listed(tasks)},
+    )
+
+
+def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
+    """By task with windows or keyed state, how many windows are open or how many keys are known, in words.
+
+    Tasks whose state cannot be read from here are left out.
+
+    Args:
+        handle: of a running job.
+        seconds: for which it counts. What it has not come to by then is left out.
+    """
+    until = time.monotonic() + seconds
+    found = {}
+    spec = handle.spec()
+    for name in keeping(spec):
+        what = "open window" if spec.task(name).window is not None else "key"
+        number, more = 0, False
+        try:
+            for _ in handle.state(name):
+                if more := time.monotonic() >= until:
+                    break
+                number += 1
+        except SardonyxError:
+            continue
+        if number or not more:
+            found[name] = f"{'more than ' if more else ''}{counted(number, what)}"
+    return found
+
+
+def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, closed: bool = False) -> str:
+    """How another job goes on from one that was stopped, or why none can, in words.
+
+    Args:
+        job: its id.
+        spec: its spec.
+        known: what the coordinator knows of it; None: it is still ending.
+        closed: whether its windows were to close.
+    """
+    problem = ends_here(job, spec, known, closed=closed)
+    if problem is not None:
+        return f"no job can go on from here: {problem.problem}"
+    command = f"sardonyx job submit SPEC --resume {job}"
+    if tasks := keeping(spec):
+        return f"what {listed(tasks)} held is kept, and in no result yet; to go on with it: {command}"
+    return f"to go on from here: {command}"
+
+
+def known_of(client: Client, job: str) -> Predecessor | None:
+    """What the coordinator knows of a job from which another one may go on; None: nothing yet, or nothing any more."""
+    from coordinator.core.admission import predecessor
+    from coordinator.history import reader
+
+    jobs = reader.present(client.zk).jobs
+    return predecessor(jobs[job], jobs) if job in jobs else None
+
+
+def rules_of(client: Client) -> int:
+    """The rules by which a deployment is decided now."""
+    from coordinator.history import reader
+
+    return reader.present(client.zk).rules
+
+
+__all__ = ["Stop", "check_stop", "goes_on_by", "held_by", "known_of", "rules_of"]

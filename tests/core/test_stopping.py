@@ -1,0 +1,214 @@
+"""What becomes of what the tasks of a job hold when a user stops it: kept, or lost only if the user has agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from coordinator.core.decide import decide
+from coordinator.core.state import new_state
+from queues.batch import StartingPoint, assigned
+from sardonyx import Count, Job, event_time, files, kafka, sql, tumbling
+from sardonyx.cli.job_commands import _ask_to_stop
+from sardonyx.client.client import Client
+from sardonyx.client.stopping import Stop, check_stop, goes_on_by, held_by
+from sardonyx.core.clocks import END, SourceClock
+from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import OLDEST_RULES, RULES, JobStopped, JobSubmitted, LinkFacts, LinksCreated
+from sardonyx.core.graph import graph_of
+from sardonyx.core.positions import Partition, Position, stopped
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.spec import JobSpec
+from sardonyx.core.stopping import may_follow
+from sardonyx.web.access import Visitor
+from sardonyx.web.actions import ACTIONS, Actions, wish_of
+from tests.core.web_site import book_of
+
+SCHEMA = "at timestamp, key string"
+KEY = "0123456789abcdef"
+STOP = next(each for each in ACTIONS if each.path.endswith("/stop"))
+
+
+def job(*, store: Any = "memory", from_files: bool = False, windows: bool = True, end: str | None = None) -> JobSpec:
+    """A job that never ends by itself, unless ``end`` says so."""
+    made = Job("hits", partitions=1)
+    inputs = [made.input("read", kafka("hits", schema=SCHEMA, end=end), time=event_time("at"))]
+    if from_files:
+        inputs.append(made.input("past", files("past/*.json", schema=SCHEMA), time=event_time("at")))
+    last = inputs[0]
+    if windows:
+        last = made.window(
+            "count", tumbling("1 min"), after=inputs, group_by="key", aggregate={"n": Count()}, store=store
+        )
+    for number, each in enumerate(inputs if not windows else [last]):
+        made.output(f"write-{number}", kafka(f"counts-{number}"), after=each)
+    return made.spec()
+
+
+def refusal(spec: JobSpec, how: Stop = Stop(), rules: int = RULES) -> SardonyxError:  # noqa: B008
+    with pytest.raises(SardonyxError) as caught:
+        check_stop("hits-1", spec, "d", how=how, rules=lambda: rules, count=lambda: {"count": "268 open windows"})
+    return caught.value
+
+
+def may_stop(spec: JobSpec, how: Stop = Stop()) -> None:  # noqa: B008
+    check_stop("hits-1", spec, "d", how=how, rules=lambda: RULES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (job(store=sql("sqlite:////tmp/s.db")), "it is in a database"),
+        (job(from_files=True), "its input past would be read"),
+    ],
+    ids=["database", "files"],
+)
+def test_a_stop_that_loses_what_tasks_hold_asks_first(spec: JobSpec, why: str) -> None:
+    """It says which task, how much that is, why no job can go on with it, and two ways out."""
+    error = refusal(spec)
+    assert error.code == "SX-JOB-STATE-LOST"
+    assert "count (268 open windows)" in error.message
+    assert why in str(error.cause)
+    assert "job suspend hits-1" in str(error.fix)
+    assert "--discard-state" in str(error.fix)
+    assert "no job can go on from here" in goes_on_by("hits-1", spec)
+    may_stop(spec, Stop(discard_state=True))
+    may_stop(spec, Stop(close_windows=True))
+
+
+def test_a_stop_from_which_a_job_can_go_on_does_not_ask() -> None:
+    """The next job has the open windows; the last line says so, and names the command only where it will be taken."""
+    may_stop(job())
+    assert goes_on_by("hits-1", job()).startswith("what count held is kept, and in no result yet")
+    without = job(windows=False)
+    may_stop(without)
+    assert goes_on_by("hits-1", without) == "to go on from here: sardonyx job submit SPEC --resume hits-1"
+    unread = job(windows=False, from_files=True)
+    may_stop(unread)
+    assert "--resume" not in goes_on_by("hits-1", unread)
+
+
+def test_a_job_that_ends_by_itself_is_not_stopped_and_not_advised_to_be() -> None:
+    ends = job(end="latest")
+    assert refusal(ends, Stop(discard_state=True)).code == "SX-JOB-BOUNDED"
+    assert not may_follow("hits-1", ends, ends)
+    assert may_follow("hits-1", job(), job())
+    assert not may_follow("hits-1", job(store=sql("sqlite:////tmp/s.db")), job())
+
+
+def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
+    class Handle:
+        def spec(self) -> JobSpec:
+            return job()
+
+        def state(self, task: str) -> Iterator[dict[str, int]]:
+            assert task == "count"
+            return ({"n": n} for n in range(1_200))
+
+    class Unread(Handle):
+        def state(self, task: str) -> Iterator[dict[str, int]]:
+            raise SardonyxError("SX-STATE-NONE", f"the state of {task} is no log in Kafka")
+
+    assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows"}
+    assert held_by(cast("Any", Handle()), seconds=0) == {}
+    assert held_by(cast("Any", Unread())) == {}
+
+
+class Stopped:
+    """A job whose stop needs a user who agrees."""
+
+    id = "hits-1"
+
+    def __init__(self) -> None:
+        self.said: list[bool] = []
+
+    def stop(self, *, close_windows: bool = False, discard_state: bool = False) -> None:
+        self.said.append(discard_state)
+        may_stop(job(from_files=True), Stop(close_windows, discard_state))
+
+
+@pytest.mark.parametrize(
+    ("terminal", "answer", "flag", "said"),
+    [
+        (False, True, False, [False]),
+        (True, False, False, [False]),
+        (True, True, False, [False, True]),
+        (False, False, True, [True]),
+    ],
+)
+def test_the_command_asks_on_a_terminal_and_refuses_without_one(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool, answer: bool, flag: bool, said: list[bool]
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: terminal))
+    monkeypatch.setattr("typer.confirm", lambda _question, err: answer and err)
+    call, handle = cast("Any", SimpleNamespace(say=lambda _: None)), Stopped()
+    if said[-1]:
+        _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
+    else:
+        with pytest.raises(SardonyxError, match="SX-JOB-STATE-LOST"):
+            _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
+    assert handle.said == said
+
+
+def test_the_pages_ask_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request changes nothing; the second one, under the same key, agrees."""
+    monkeypatch.setattr("sardonyx.web.actions.TAKE_IN", 0.0)
+    asked: list[Any] = []
+    book = book_of([JobSubmitted(at=1.0, job="hits-1", spec=job(from_files=True))])
+    zk = SimpleNamespace(request=lambda event, _token: asked.append(event))
+    client = cast("Client", SimpleNamespace(zk=zk, settings=SimpleNamespace(deployment="d")))
+    actions, ana = Actions(client, lambda: book), Visitor("ana", "operator")
+    with pytest.raises(SardonyxError, match="SX-JOB-STATE-LOST"):
+        STOP.handler(actions, wish_of(ana, STOP, {"job": "hits-1"}, KEY))
+    assert not asked
+    with pytest.raises(SardonyxError, match="SX-WEB-QUERY"):
+        wish_of(ana, STOP, {"job": "hits-1"}, KEY, {"discard": "true"})
+    for how in ("discard_state", "close_windows"):
+        STOP.handler(actions, wish_of(ana, STOP, {"job": "hits-1"}, KEY, {how: "true"}))
+    assert [(type(event), event.closes) for event in asked] == [(JobStopped, False), (JobStopped, True)]
+
+
+# --- Windows that close -----------------------------------------------------------------------------------------------
+
+
+def test_where_windows_close_the_clock_of_an_input_ends_as_at_the_end_of_a_bounded_one() -> None:
+    """Else it stays where it is, for the job that goes on."""
+    graph = graph_of(job(), "d", "hits-1")
+    (link,) = (link for link in graph.links if link.kind == "input")
+    place = Partition(link.topic, 0)
+    for closes in (False, True):
+        facts = stopped(graph, {link.name: LinkFacts(1)}, closes=closes)[link.name]
+        assert (facts.stops, facts.closes) == (True, closes)
+        start = StartingPoint(Position(7, clock=SourceClock(60, 50)))
+        position = assigned(place, start, facts, 1, timed=True).commit_point()
+        assert (position.offset, position.drained) == (7, "end")
+        assert position.clock.value == (END if closes else 50)
+
+
+def test_no_job_goes_on_with_windows_that_were_closed() -> None:
+    """It would give a result of a part of such a window. One without states goes on from the positions."""
+    assert "its windows were closed" in goes_on_by("hits-1", job(), closed=True)
+    assert "--resume" in goes_on_by("hits-1", job(windows=False), closed=True)
+    known = Predecessor(job(), "stopped", topics={"count": ["hits"]}, closed=True)
+    assert "its windows were closed" in goes_on_by("hits-1", job(), known)
+
+
+def test_a_coordinator_of_the_release_before_is_not_asked_to_close_windows() -> None:
+    assert refusal(job(), Stop(close_windows=True), rules=OLDEST_RULES).code == "SX-JOB-CLOSE-RULES"
+
+
+def test_a_coordinator_keeps_no_states_of_a_job_whose_windows_were_closed() -> None:
+    """By the rules before, a log cannot say so."""
+    for rules, closes in ((OLDEST_RULES, False), (RULES, True)):
+        state = new_state("d", rules)
+        spec = job()
+        links = {link.name: LinkFacts(1) for link in graph_of(spec, "d", "hits-1").links}
+        decide(state, 1, JobSubmitted(at=1.0, job="hits-1", spec=spec))
+        decide(state, 2, LinksCreated(at=2.0, job="hits-1", links=links))
+        decide(state, 3, JobStopped(at=3.0, job="hits-1", closes=True))
+        assert state.jobs["hits-1"].closes == closes
+        facts = state.jobs["hits-1"].facts or {}
+        assert {known.closes for known in facts.values() if known.stops} == {closes}
