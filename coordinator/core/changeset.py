@@ -32,6 +32,8 @@ from sardonyx.core.resizing import RESTING, awake, queues, resized
 from sardonyx.core.spec import JobSpec, encode_spec
 from sardonyx.core.state_points import CheckpointPoint
 
+LOGGED = 2
+"""Checkpoints of a running job that are kept. The logs of its states must hold all since the first of them."""
 FORGIVEN = 600.0
 """Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
 
@@ -213,12 +215,17 @@ class ChangeSet(PeerChanges):
         self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
+    def keep_checkpoint(self, name: str, point: CheckpointPoint) -> None:
+        """A running job can go back to this checkpoint, whatever becomes of its positions."""
+        job = self.job(name)
+        job.checkpoints = [*job.checkpoints, point][-LOGGED:]
+
     def links_read(self, name: str, last: LastCommits) -> None:
         """What the groups had committed last is known: keep it, and delete topics and groups."""
         job = self.job(name)
         job.read = True
         self._keep_last(name, last)
-        job.checkpoints = last.checkpoints
+        job.checkpoints = last.checkpoints or job.checkpoints
         job.end = last.end if job.status == "stopped" else None
         self._outer.append(DeleteLinks(name))
 
@@ -421,6 +428,7 @@ class ChangeSet(PeerChanges):
                 )
                 for link in queues(new)
             }
+        job.checkpoints = []  # they are of other tasks
         facts, job.places = numbered(old, new, facts, job.places, job.revision)
         job.facts = _stopped(new, facts) if job.stopping else facts
         if job.facts != known:

@@ -248,7 +248,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     lends: bool = False
     """Whether a job that began with the state of this one has not ended: all of the log of that state must stay."""
     checkpoints: list[CheckpointPoint] = []
-    """The complete ones that it had kept when it ended; known once its links are gone. Never changed in place."""
+    """Complete ones, in the order of time: the last few that the log has of it while it runs. Once its links are gone, those that
+    it had kept when it ended; if there are none, the same. Never changed in place."""
     end: EndPoint | None = None
     """If it was stopped: where its states stood; known once its links are gone."""
     read: bool = False

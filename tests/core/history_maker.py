@@ -39,6 +39,7 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     BackoffEnded,
+    Checkpointed,
     Completed,
     Counts,
     Declined,
@@ -120,6 +121,9 @@ class History:
         own = random.Random(repr(self.rng.getstate()))  # the others stay as they were before peers could be drained
         self._drains = own if own.random() < 0.2 else None
 
+        own = random.Random(f"checkpoints {self.rng.getstate()}")
+        self._logged = own if own.random() < 0.2 else None
+
     # One event
 
     def deliver(self, event: AnyEvent) -> list[Effect]:
@@ -178,6 +182,8 @@ class History:
     def _something(self) -> AnyEvent | None:
         if self._drains is not None and self._drains.random() < 0.05:
             return self._drained(self._drains)
+        if self._logged is not None and self._logged.random() < 0.1:
+            return self._checkpointed()
         kinds = {
             self._obedient: 60,
             self._failure: 4,
@@ -399,6 +405,17 @@ class History:
             for task, found in topics.items()
             if found
         }
+
+    def _checkpointed(self) -> AnyEvent | None:
+        """Mostly of a job that runs with checkpoints, as it is now."""
+        jobs = self.world.state.jobs
+        keep = [name for name, job in jobs.items() if job.spec.checkpoint_every and job.status == "running"]
+        if not jobs or (not keep and not self._wrong()):
+            return None
+        name = "nobody-knows" if self._wrong() else self.rng.choice([*jobs] if self._wrong() or not keep else keep)
+        revision = jobs[name].revision - self._wrong() if name in jobs else 1
+        point = CheckpointPoint(self.rng.randint(1, 9) * MINUTE, self._positions(name))
+        return Checkpointed(at=self.world.now, job=name, revision=revision, point=point)
 
     def _checkpoints(self, name: str) -> list[CheckpointPoint]:
         """The checkpoints that a job had kept, of which tasks without state have only offsets."""

@@ -429,13 +429,21 @@ class Twin:
         if job is not None and not ended(job):
             self.end(job, "killed", None)
 
+    def on_checkpointed(self, event: Json) -> None:
+        job, point = self.jobs.get(event["job"]), event["point"]
+        if self.rules < 4 or job is None or job["status"] != "running" or job["revision"] != event["revision"]:
+            return
+        if not any(known["at"] >= point["at"] for known in job["points"]):
+            job["points"] = [*job["points"][-1:], point]
+            job["checkpoints"] = [known["at"] for known in job["points"]]
+
     def on_links_read(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is None or not ended(job) or not must_be_read(job) or job["links"] == "gone":
             return
         job["read"] = True
         self.keep_last(job, event)
-        job["points"] = event.get("checkpoints", [])
+        job["points"] = event.get("checkpoints", []) or job["points"]
         job["checkpoints"] = [point["at"] for point in job["points"]]
         self.outer.append(("DeleteLinks", job["id"]))
 
@@ -652,7 +660,7 @@ class Twin:
         names = [task["name"] for task in new["catalog"]]
         removed = [name for name in job["tasks"] if name not in names]
         gone = sorted({*removed, *edges(old)} - {*names, *edges(new)})
-        job.update(facts=facts, stages=stages(new), gone=bool(gone))
+        job.update(facts=facts, stages=stages(new), gone=bool(gone), points=[], checkpoints=[])
         job["retired"] += [name for name in gone if name in removed or name in numbers]  # topics of users stay
         job["tasks"] = {name: job["tasks"].get(name) or copy.deepcopy(NEW_TASK) for name in names}
         self.swap(job)
