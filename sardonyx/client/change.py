@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sardonyx.job.load import LoadedJob
 
 LOOK_EVERY = 0.1
+NOW = "now"
+"""As a time: after the batch in hand, as without a time."""
 _QUIET = 2
 """Looks, one after the other, in which nothing is unread."""
 
@@ -51,7 +53,7 @@ def change(
     loaded = client.loaded(job)
     making = Making(client, handle.id, timeout)
     known = making.known
-    if at is not None:
+    if at not in (None, NOW):
         from sardonyx.client.changing_at import change_at
 
         return change_at(client, handle, making, loaded, at, [*drop, *drain])

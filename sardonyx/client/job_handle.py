@@ -128,7 +128,7 @@ class JobHandle(AsksKafka, GoesBack, Scales):
             drain: those of them whose queues are read to the end first. Nothing comes to them any more while that lasts.
             at: a time of the rows, or the number of a row if they have numbers: those before it go the old way, and those from
                 it on the new one. Only tasks that come and go may differ. It waits until the clock has passed that time and the
-                old way is read to its end; the tasks that go need not be named.
+                old way is read to its end; the tasks that go need not be named. ``"now"``, and None: after the batch in hand.
 
         Returns:
             The revision that the job then has; the present one if nothing differs.
