@@ -35,7 +35,7 @@ from coordinator.core.decide import decide
 from coordinator.core.state import State, new_state
 from coordinator.daemon import SWITCH, Coordinator
 from coordinator.loop import event_log
-from coordinator.loop.side_effects import Rewired, Since
+from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from peer.assignment import WORKING, AssignmentHandle
 from peer.daemon import PeerDaemon
 from peer.slot_clients import SlotClients
@@ -100,9 +100,9 @@ class WideLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
-        del job, spec, lends
-        return 0
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
+        del job, spec, needed
+        return Trimmed()
 
     def forget(self, jobs: Collection[str]) -> None:
         pass

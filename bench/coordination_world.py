@@ -28,7 +28,7 @@ from coordinator.loop.election import Candidate, Leadership
 from coordinator.loop.intake import Scan
 from coordinator.loop.leader import Leader
 from coordinator.loop.log_writer import Appended
-from coordinator.loop.side_effects import Rewired, Since
+from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Create, CreateLinks, Delete, DeleteLinks, Effect
 from sardonyx.core.events import (
@@ -108,9 +108,9 @@ class Links:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         pass
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
-        del job, spec, lends
-        return 0
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
+        del job, spec, needed
+        return Trimmed()
 
     def forget(self, jobs: Collection[str]) -> None:
         pass

@@ -14,44 +14,47 @@ from confluent_kafka.admin import OffsetSpec
 from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, error_of, failed
 from sardonyx.core import units
-from sardonyx.core.graph import Graph, Stage
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.going_back import points_of, state_logs
+from sardonyx.core.graph import Graph
+from sardonyx.core.positions import Partition
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.runtime.settings import Settings
 
 
 def trim_links(
-    settings: Settings, graph: Graph, job: str, spec: JobSpec, lends: Callable[[], bool]
-) -> dict[Partition, int]:
+    settings: Settings, graph: Graph, job: str, spec: JobSpec, needed: Callable[[], Sequence[CheckpointPoint] | None]
+) -> tuple[dict[Partition, int], CheckpointPoint | None]:
     """Delete from a job's internal links what all their readers have committed as read.
 
     A committed position never moves back, and a reader starts at its committed position. So no reader can miss a deleted record.
     The record at the position stays, because a drained partition's position is that of its sentinel. The position on a ``parts``
     link is that from which the listing of files is still needed (:mod:`peer.rolling`). The log of a task's state is needed from
-    the offset on that the task has committed with its position, or that of its oldest checkpoint. While another job begins with
-    such a checkpoint, all of the log stays. Dead letters and the users' own topics are left alone. A partition without a
-    committed position is left alone too.
+    the offset on that the task has committed with its position, or that of its oldest checkpoint, also of those that the
+    coordinator keeps. While another job begins with such a checkpoint, all of the log stays. Dead letters and the users' own
+    topics are left alone. A partition without a committed position is left alone too.
 
-    What is not lent when the positions are known may go. A checkpoint that is lent later was among those that the positions say
-    to be kept, or it was not made yet.
+    What is not needed when the positions are known may go. A checkpoint that is needed later was among those that the positions
+    say to be kept, or it was not made yet.
 
     Args:
         settings: connection to Kafka.
         graph: the job's graph.
         job: id of the job.
         spec: its spec; ``keep`` says how long a record stays at least.
-        lends: whether another job begins with a state that its logs held.
+        needed: tells of which checkpoints its logs of states must hold all; None: nothing may be deleted from these.
 
     Returns:
-        The first offset that is left in each partition from which records were deleted.
+        The first offset that is left in each partition from which records were deleted; and the job's last complete checkpoint.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``. Some partitions may be trimmed already.
     """
     links = {link.topic for link in graph.links if link.kind in ("internal", "splits", "parts")}
-    stages = [stage for stage in graph.stages if any(link.topic in links for link in stage.positioned)]
+    keeps = graph.checkpoint_every is not None
+    stages = [stage for stage in graph.stages if keeps or any(link.topic in links for link in stage.positioned)]
     if not stages:
-        return {}
+        return {}, None
     # Without waiting for open transactions: the positions before them are lower, which is safe.
     held = admin.held_positions(settings, stages, job, stable=False)
     read: dict[Partition, int] = {}
@@ -65,28 +68,10 @@ def trim_links(
             else:
                 read[partition] = min(read.get(partition, position.offset), position.offset)
     wanted = {partition: offset for partition, offset in read.items() if partition not in unread and offset > 0}
-    logs = {} if lends() else _state_logs(stages, held)
-    return delete_before(settings, _kept(settings, wanted, spec.keep) | logs)
-
-
-def _state_logs(
-    stages: Sequence[Stage], held: Mapping[str, Mapping[Partition, Position | None]]
-) -> dict[Partition, int]:
-    """From where on the logs of state are needed. A log's mark rides with the position of the task's first link."""
-    found: dict[Partition, int] = {}
-    for stage in stages:
-        for link in stage.egress:
-            if link.kind == "state":
-                for partition, position in held[stage.name].items():
-                    if (
-                        partition.topic == stage.ingress[0].topic
-                        and position is not None
-                        and position.state is not None
-                    ):
-                        apart = None if position.checkpoints is None else position.checkpoints.low
-                        low = position.state[1] if apart is None else min(apart, position.state[1])
-                        found[Partition(link.topic, partition.number)] = low
-    return {partition: low for partition, low in found.items() if low > 0}
+    points = needed()
+    logs = {} if points is None else state_logs(stages, held, points)
+    before = delete_before(settings, _kept(settings, wanted, spec.keep) | logs)
+    return before, next(reversed(points_of(graph, held)), None)
 
 
 def _kept(settings: Settings, wanted: Mapping[Partition, int], keep: str | None) -> dict[Partition, int]:

@@ -20,7 +20,7 @@ from coordinator.core.state import (
     plan_of,
 )
 from sardonyx.core import node_paths
-from sardonyx.core.changing import numbered, rewiring
+from sardonyx.core.changing import numbered, rewiring, taken_back
 from sardonyx.core.effects import ChangeLinks, Create, CreateLinks, Delete, DeleteLinks, DropLinks, ReadLinks, Set
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
@@ -32,6 +32,8 @@ from sardonyx.core.resizing import RESTING, awake, queues, resized
 from sardonyx.core.spec import JobSpec, encode_spec
 from sardonyx.core.state_points import CheckpointPoint
 
+LOGGED = 2
+"""Checkpoints of a running job that are kept. The logs of its states must hold all since the first of them."""
 FORGIVEN = 600.0
 """Seconds after which an earlier failure no longer counts: a job that runs for months will see many."""
 
@@ -191,7 +193,7 @@ class ChangeSet(PeerChanges):
         if job.switching:  # what may have been made of its next spec goes, too
             job.gone_spec = job.next_spec
             self._outer.append(DropLinks(name))
-        job.suspended, job.next_spec, job.goes_on, job.switching = False, None, [], False
+        job.suspended, job.next_spec, job.goes_on, job.switching, job.former = False, None, [], False, None
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
             task.forget_homes()
@@ -213,12 +215,17 @@ class ChangeSet(PeerChanges):
         self.state.expirable.pop(name, None)
         self._outer.append(DeleteLinks(name))
 
+    def keep_checkpoint(self, name: str, point: CheckpointPoint) -> None:
+        """A running job can go back to this checkpoint, whatever becomes of its positions."""
+        job = self.job(name)
+        job.checkpoints = [*job.checkpoints, point][-LOGGED:]
+
     def links_read(self, name: str, last: LastCommits) -> None:
         """What the groups had committed last is known: keep it, and delete topics and groups."""
         job = self.job(name)
         job.read = True
         self._keep_last(name, last)
-        job.checkpoints = last.checkpoints
+        job.checkpoints = last.checkpoints or job.checkpoints
         job.end = last.end if job.status == "stopped" and not job.closes else None
         self._outer.append(DeleteLinks(name))
 
@@ -391,6 +398,10 @@ class ChangeSet(PeerChanges):
         spec = awake(spec) if job.stopping else spec
         before, job.spec, job.next_spec, job.goes_on, job.switching = job.spec, spec, None, [], False
         job.revision += 1
+        if links is None and self.state.rules > 3:
+            job.former = job.former or before
+        else:
+            job.former = None
         self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
         if links is not None and job.facts is not None:
             self._rewire(name, before, links, job.facts)
@@ -421,6 +432,7 @@ class ChangeSet(PeerChanges):
                 )
                 for link in queues(new)
             }
+        job.checkpoints = []  # they are of other tasks
         facts, job.places = numbered(old, new, facts, job.places, job.revision)
         job.facts = stopped(new, facts, closes=job.closes) if job.stopping else facts
         if job.facts != known:
@@ -449,16 +461,32 @@ class ChangeSet(PeerChanges):
         tasks = self.state.jobs[name].tasks
         return all(tasks[stage].state == "complete" for stage in self.state.plans[name].stages)
 
-    def fail(self, name: str, error: Failure | None) -> None:
+    def fail(self, name: str, error: Failure | None, *, begun: bool = True) -> None:
         """A job has failed. One that was changed is suspended: its queues and states are kept for the next change. If its peers
-        leave for a change, the next ones try it.
+        leave for a change, the next ones try it. If no peer could begin by its present spec (``begun``), it goes back to the one
+        before.
         """
         job = self.job(name)
         if job.next_spec is None and job.revision == 1:
             self.end(name, "failed", error)
+        elif job.next_spec is None and job.former is not None and not begun:
+            self._take_back(name, job.former, error)
         elif job.next_spec is None:
             job.error = error
             self.scale(name, {"suspended": True})
+
+    def _take_back(self, name: str, former: JobSpec, error: Failure | None) -> None:
+        """No peer has worked by the present spec. Those that were to begin become idle; the others are on tasks that are the same
+        by both.
+        """
+        job = self.job(name)
+        for task in job.tasks.values():
+            for peer in self.state.on_task(task):
+                if peer in task.peers and self.state.peers[peer].state == "acking":
+                    self.leave(peer, "release")
+        revision = job.revision
+        self.swap_spec(name, replace(former, keep=job.spec.keep))
+        job.former, job.error = None, taken_back(name, revision, error)
 
     def resume(self, name: str) -> None:
         """Let a suspended job have peers again."""

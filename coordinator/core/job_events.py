@@ -19,6 +19,7 @@ from sardonyx.core.changing import change_failure, finished
 from sardonyx.core.errors import Failure, InputError, failure_of
 from sardonyx.core.events import (
     UNKNOWN_JOB,
+    Checkpointed,
     JobChanged,
     JobKilled,
     JobPurged,
@@ -185,6 +186,15 @@ def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
         changes.links_came_late(event.job)
 
 
+def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
+    """Of a running job, as it is now, and later than those that are known. The rules before do not know this event."""
+    job = changes.state.jobs.get(event.job)
+    if changes.state.rules < 4 or job is None or job.status != "running" or job.revision != event.revision:
+        return
+    if not job.checkpoints or job.checkpoints[-1].at < event.point.at:
+        changes.keep_checkpoint(event.job, event.point)
+
+
 def _links_read(changes: ChangeSet, event: LinksRead) -> None:
     """The first answer is the right one: no peer commits anything after it. None is right once the links are gone."""
     job = changes.state.jobs.get(event.job)
@@ -310,6 +320,7 @@ HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     JobSubmitted: _submitted,
     LinksCreated: _links_created,
     LinksFailed: _links_failed,
+    Checkpointed: _checkpointed,
     LinksRead: _links_read,
     LinksDeleted: _links_deleted,
     LinksDropped: _links_dropped,

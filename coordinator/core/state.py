@@ -250,7 +250,8 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     lends: bool = False
     """Whether a job that began with the state of this one has not ended: all of the log of that state must stay."""
     checkpoints: list[CheckpointPoint] = []
-    """The complete ones that it had kept when it ended; known once its links are gone. Never changed in place."""
+    """Complete ones, in the order of time: the last few that the log has of it while it runs. Once its links are gone, those that
+    it had kept when it ended; if there are none, the same. Never changed in place."""
     end: EndPoint | None = None
     """If it was stopped: where its states stood; known once its links are gone."""
     read: bool = False
@@ -277,6 +278,9 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Meanwhile: the tasks that the change leaves as they are. Their peers stay."""
     switching: bool = False
     """Whether the others have left, and the queues that it has by the next spec are being made."""
+    former: JobSpec | None = None
+    """The spec by which peers worked last, as long as none works by the present one, which has the same queues. If no peer can
+    begin by the present one, the job goes back to it."""
     gone_spec: JobSpec | None = None
     """The spec before, while the queues are being deleted that the present one does not have."""
     retired: list[str] = []

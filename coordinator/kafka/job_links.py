@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
 import structlog
 
-from coordinator.loop.side_effects import Rewired, Since
+from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from queues.admin import create_links, delete_links, held_positions, last_commits, topics, widen_topics
 from queues.confirmed_end import read_all
 from queues.dead_letter_topics import forget, letters_left
@@ -115,10 +115,11 @@ class KafkaLinks:
         kept = [link.topic for link in found.gone if rewired.lends and link.kind == "state"]
         drop_links(self._settings, job, found, lambda: [*kept, *self._settle_files(ended, job)])
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
         graph = graph_of(spec, self._settings.deployment, job)
         self._renewals.look(graph, job)
-        return len(trim_links(self._settings, graph, job, spec, lends))
+        before, checkpoint = trim_links(self._settings, graph, job, spec, needed)
+        return Trimmed(len(before), checkpoint)
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)

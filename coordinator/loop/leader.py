@@ -123,7 +123,10 @@ class Leader:
         self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, archive)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
-        self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, self._lends, runtime)
+        every = settings.coordinator.trim_every
+        self._trimmer = LinkTrimmer(
+            side_effects.trim_links, every, lambda: self.state, self._deposed, self._side_effect_done, runtime
+        )
 
     def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
@@ -186,10 +189,9 @@ class Leader:
             self._leadership.renew()
         self._wake.wait(self._seconds_to_wait())
 
-    def _lends(self, job: str) -> bool:
-        """Whether the log of a job's state must stay. One that may be deposed cannot tell. May be asked from any thread."""
-        known = self.state.jobs.get(job)
-        return known is None or known.lends or self._runtime.now() > self._leadership.deadline
+    def _deposed(self) -> bool:
+        """Whether the next one may have decided something. May be asked from any thread."""
+        return self._runtime.now() > self._leadership.deadline
 
     def _seconds_to_wait(self) -> float:
         now = self._runtime.now()

@@ -7,7 +7,7 @@ the next one (``coordinator.core.decide.unfinished``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.retrying_worker import RetryingWorker
@@ -56,6 +57,19 @@ class Rewired(NamedTuple):
     """The revision that takes over, or has taken over."""
     lends: bool = False
     """Whether another job begins with a state that it had, maybe of a task that the change has removed."""
+
+
+class Trimmed(NamedTuple):
+    """What a round over the links of a job has done and found."""
+
+    partitions: int = 0
+    """From how many partitions records were deleted."""
+    checkpoint: CheckpointPoint | None = None
+    """The last one that is complete."""
+
+
+Needed = Callable[[], Sequence[CheckpointPoint] | None]
+"""Tells of which checkpoints a job's logs of states must hold all; None: nothing may be deleted from these."""
 
 
 class SideEffects(Protocol):
@@ -91,10 +105,10 @@ class SideEffects(Protocol):
         go when it is forgotten. Whatever it raises, it is tried again.
         """
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
         """Delete from a running job's links what their readers have committed as read, and keep Kafka from forgetting the
-        positions of tasks without peers. Once the positions are known, ``lends`` tells whether logs of states must stay. Returns
-        from how many partitions it deleted. What it raises is logged, and a later round tries again.
+        positions of tasks without peers. ``needed`` is asked once the positions are known. What it raises is logged, and a later
+        round tries again.
         """
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:

@@ -127,7 +127,7 @@ def change(
             "--at",
             metavar="TIME",
             help="Tell rows apart by their time: those before TIME (ISO 8601, or a row's number) go the old way, those from it "
-            "on the new one. Tasks that go are read to the end, and need not be named.",
+            "on the new one. Tasks that go are read to the end, and need not be named. `now` is what happens without it.",
         ),
     ] = None,
     timeout: Timeout = None,
@@ -141,7 +141,7 @@ def change(
 
     loaded = load(spec)
     call.warn(loaded.warnings)
-    what = "its peers to commit the batch in hand and leave" if at is None else f"its clock to pass {at}"
+    what = "its peers to commit the batch in hand and leave" if at in (None, "now") else f"its clock to pass {at}"
     with call.client() as client, call.patience(what):
         handle = client.job(job)
         before = handle.status(live=False).revision

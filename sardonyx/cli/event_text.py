@@ -10,6 +10,7 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     BackoffEnded,
+    Checkpointed,
     Completed,
     Counts,
     Declined,
@@ -200,6 +201,8 @@ def _of_the_deployment(event: AnyEvent, held: Assignment | None) -> str:
             fails = f", and job {event.job} fails" if event.job else ""
             left = "decided without it" if event.decided else "left out"
             return f"an entry is set aside{fails}; {left}: {_summary(event.event, held)}. {failure_words(event.error)}"
+        case Checkpointed():
+            return f"job {event.job} has a checkpoint at {time_text(event.point.at)}"
         case RulesRaised():
             return f"all coordinators know rules {event.rules}: decisions follow these from here on"
     return _of_an_assignment(event, held)

@@ -61,7 +61,7 @@ def job_checkpoints(settings: Settings, job: str, spec: JobSpec, note: JobNote |
     """
     if note is not None and note.status in ENDED and note.links == "gone" and spec.checkpoint_every:
         return JobCheckpoints(every=spec.checkpoint_every, times=times_of(note.checkpoints), tasks=[])
-    if not links_stand(note):
+    if note is None or not links_stand(note):
         raise SardonyxError(
             "SX-STATE-GONE",
             f"the checkpoints of job {job} cannot be read",
@@ -83,7 +83,8 @@ def job_checkpoints(settings: Settings, job: str, spec: JobSpec, note: JobNote |
     shards = {stage.name: shards_in(stage, held[stage.name]) for stage in stages}
     return JobCheckpoints(
         every=spec.checkpoint_every,
-        times=times_of(complete([each for own in shards.values() for each in own], every)),
+        # What Kafka has forgotten, the coordinator's log still has.
+        times=times_of(complete([each for own in shards.values() for each in own], every) or note.checkpoints),
         tasks=[TaskCheckpoints(task=name, times=times_of(complete(own, every))) for name, own in shards.items()],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -13,10 +14,11 @@ from sardonyx.client.ids import asker, job_gone, new_id
 from sardonyx.client.links import links_of
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
-from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobRolledBack, LinkFacts
-from sardonyx.core.going_back import begins_of, last_at, points_of
+from sardonyx.core.going_back import begins_of, forgotten, last_at, points_of
 from sardonyx.core.graph import Graph
+from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming_at import no_point
@@ -50,17 +52,18 @@ def going_back(client: Client, handle: JobHandle, at: datetime | str | None = No
     note = handle.sought()
     if note is not None and note.status in ENDED:
         handle.await_resumable()
-        known = of_ended(client, handle.id)
+        known = of_log(client, handle.id)
     else:
         known = of_running(client, handle.id, graph)
     point = last_at(known.points, time)
     if point is None:
         before = Predecessor(spec, "running", checkpoints=known.points)
         raise SardonyxError.from_failure(no_point(before, time).failure(handle.id))
+    begins = begins_of(point, graph, known.facts)
     return GoingBack(
         job=handle.id,
         at=times_of([point.at])[0],
-        reads_again=_again(begins_of(point, graph, known.facts), known.reached),
+        reads_again=_again(begins, _reached(client, begins, known.reached)),
         publishes_again=outputs_of(spec),
     )
 
@@ -113,7 +116,7 @@ class Known(NamedTuple):
     """The ids of the users' topics that it has read, where they are known."""
 
 
-def of_ended(client: Client, job: str) -> Known:
+def of_log(client: Client, job: str) -> Known:
     from coordinator.history import reader
 
     known = reader.present(client.zk).jobs.get(job)
@@ -133,7 +136,66 @@ def of_running(client: Client, job: str, graph: Graph) -> Known:
 
     held = admin.held_positions(client.settings, graph.stages, job)
     reached = {stage.name: next_offsets(stage, facts, of_inputs(stage, held[stage.name])) for stage in graph.stages}
-    return Known(points_of(graph, held), facts, reached, held, links.topics)
+    # Kafka may have forgotten the positions: the coordinator's log has the last checkpoints, too.
+    return Known(points_of(graph, held) or of_log(client, job).points, facts, reached, held, links.topics)
+
+
+def refuse_forgotten(client: Client, handle: JobHandle, note: JobNote | None) -> None:
+    """Check that the positions of a suspended job are known, if it has checkpoints in the log. A client that does not reach Kafka
+    lets it pass: the tasks check it, too, but when others may have written already.
+
+    Raises:
+        SardonyxError: ``SX-JOB-POSITIONS-LOST``.
+    """
+    if note is None or not note.suspended or not note.checkpoints:
+        return
+    graph = laid_out(handle.spec(), client.settings.deployment, handle.id)
+    try:
+        client.settings.require("kafka")
+        from queues import admin
+
+        held = admin.held_positions(client.settings, graph.stages, handle.id, stable=False)
+    except SetupError:
+        return
+    if forgotten(graph, held):
+        raise positions_lost(handle.id, times_of(note.checkpoints))
+
+
+def positions_lost(job: str, times: Sequence[datetime]) -> SardonyxError:
+    return SardonyxError(
+        "SX-JOB-POSITIONS-LOST",
+        f"job {job} cannot go on where it was: the brokers have forgotten how far its tasks had read",
+        cause="no peer and no coordinator ran for longer than the brokers keep positions (offsets.retention.minutes)",
+        fix=f"`sardonyx job rollback {job}` goes back to its last checkpoint, at {times[-1]:%Y-%m-%dT%H:%M:%SZ}, with the state "
+        "that it had then; first it says what is published again",
+        where={"job": job},
+    )
+
+
+def _reached(
+    client: Client,
+    begins: Mapping[str, Mapping[str, Sequence[int]]],
+    reached: Mapping[str, Mapping[str, Sequence[int]]],
+) -> Mapping[str, Mapping[str, Sequence[int]]]:
+    """How far tasks had read. What Kafka has forgotten lies before the checkpoint; then it is at most to where the topic ends."""
+    lost = {
+        topic: len(row)
+        for task, topics in begins.items()
+        for topic, row in topics.items()
+        if any(end < begin for begin, end in zip_longest(row, reached.get(task, {}).get(topic, ()), fillvalue=0))
+    }
+    if not lost:
+        return reached
+    client.settings.require("kafka")
+    from queues.topic_log import stable_end
+
+    ends = {
+        topic: [stable_end(client.settings, Partition(topic, number)) for number in range(count)]
+        for topic, count in lost.items()
+    }
+    return {
+        task: {**reached.get(task, {}), **{t: ends[t] for t in topics if t in ends}} for task, topics in begins.items()
+    }
 
 
 def _again(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sardonyx.client.checkpoints import moment, times_of
-from sardonyx.client.going_back import of_ended, of_running, outputs_of
+from sardonyx.client.going_back import of_log, of_running, outputs_of
 from sardonyx.client.ids import asker, new_id
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
@@ -128,7 +128,7 @@ def _planned(
     ended = note is not None and note.status in ENDED
     if ended:
         handle.await_resumable()
-    known = of_ended(client, handle.id) if ended else of_running(client, handle.id, graph)
+    known = of_log(client, handle.id) if ended else of_running(client, handle.id, graph)
     if not known.facts:
         raise SardonyxError(
             "SX-JOB-REPLAY",

@@ -123,7 +123,17 @@ class Scales:
         self._scale(JobScaled(job=self.id, suspended=True, by=asker()))
 
     def resume(self) -> None:
-        """Let a suspended job have peers again: it goes on where it was. It raises what :meth:`suspend` raises."""
+        """Let a suspended job have peers again: it goes on where it was.
+
+        Raises:
+            SardonyxError: ``SX-JOB-POSITIONS-LOST``: the brokers have forgotten where it was, and it can go back to a checkpoint.
+                What else :meth:`suspend` raises.
+            Interrupted: as :meth:`suspend`.
+        """
+        from sardonyx.client.going_back import refuse_forgotten
+
+        handle = cast("JobHandle", self)
+        refuse_forgotten(self._client, handle, handle.sought())
         self._scale(JobScaled(job=self.id, suspended=False, by=asker()))
 
     def _scale(self, wanted: JobScaled) -> None:

@@ -192,6 +192,16 @@ class LinksDropped(Event, frozen=True, kw_only=True, tag="links-dropped"):
     revision: int
 
 
+class Checkpointed(Event, frozen=True, kw_only=True, tag="checkpointed"):
+    """A checkpoint of a running job is complete: all its tasks have the state of that time. If Kafka forgets the positions, in
+    which checkpoints stand otherwise, the job can go back to this one. ``revision``: of the job whose positions were read.
+    """
+
+    job: str
+    revision: int
+    point: CheckpointPoint
+
+
 class LinksRead(Event, frozen=True, kw_only=True, tag="links-read"):
     """What the groups of an ended job had committed when their last member had left. Nothing of it is deleted before this is in
     the log, if the job has states or checkpoints. The fields are those of :class:`LastCommits`.
@@ -457,6 +467,7 @@ PlainEvent = (
     | PeerDied
     | LinksCreated
     | LinksFailed
+    | Checkpointed
     | LinksRead
     | LinksDeleted
     | LinksDropped

@@ -100,6 +100,48 @@ def points_of(
     return [one for one, other in zip_longest(found, found[1:]) if other is None or other != replace(one, at=other.at)]
 
 
+def state_logs(
+    stages: Sequence[Stage],
+    held: Mapping[str, Mapping[Partition, Position | None]],
+    points: Sequence[CheckpointPoint],
+) -> dict[Partition, int]:
+    """Tell from where on the logs of state are needed. A log's mark rides with the position of the task's first link.
+
+    Args:
+        stages: of the job.
+        held: what they have committed.
+        points: checkpoints of which the logs must hold all.
+    """
+    found: dict[Partition, int] = {}
+    for stage in stages:
+        for link in stage.egress:
+            if link.kind == "state":
+                for partition, position in held[stage.name].items():
+                    if (
+                        partition.topic == stage.ingress[0].topic
+                        and position is not None
+                        and position.state is not None
+                    ):
+                        apart = None if position.checkpoints is None else position.checkpoints.low
+                        low = position.state[1] if apart is None else min(apart, position.state[1])
+                        for point in points:
+                            marks = point.marks.get(stage.name, [])
+                            low = min([low, *(mark[1] for mark in marks[partition.number : partition.number + 1])])
+                        found[Partition(link.topic, partition.number)] = low
+    return {partition: low for partition, low in found.items() if low > 0}
+
+
+def forgotten(graph: Graph, held: Mapping[str, Mapping[Partition, Position | None]]) -> bool:
+    """Whether positions are gone of a job that has had a complete checkpoint: each partition of a task with state had one then.
+
+    Args:
+        graph: of the job.
+        held: what its tasks have committed.
+    """
+    keeping = [stage for stage in graph.stages if stateful(stage.task)]
+    return any(position is None for stage in keeping for position in _of_link(stage.ingress[0], held[stage.name]))
+
+
 def last_at(points: Iterable[CheckpointPoint], time: int) -> CheckpointPoint | None:
     """The last of these checkpoints at or before a time."""
     return max((point for point in points if point.at <= time), key=lambda point: point.at, default=None)
@@ -263,8 +305,10 @@ __all__ = [
     "begins_at",
     "begins_of",
     "end_of",
+    "forgotten",
     "last_at",
     "points_of",
     "state_link",
+    "state_logs",
     "state_topics",
 ]

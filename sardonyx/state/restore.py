@@ -269,7 +269,8 @@ class Restore:
             "the brokers have forgotten how far a task had read, and its state log is not empty",
             cause="its consumer group has no position in this partition, though state was committed with one: the positions have "
             "expired, or were deleted",
-            fix="submit the job again; set `offsets.retention.minutes` longer than a job may be without peers",
+            fix="if `sardonyx job checkpoints JOB` lists any, go back to the last one: `sardonyx job submit SPEC --resume "
+            "JOB@TIME`; otherwise submit the job again. Set `offsets.retention.minutes` longer than a job may be without peers",
             where={**self._where, "offset": message.offset},
         )
 

@@ -39,6 +39,7 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     BackoffEnded,
+    Checkpointed,
     Completed,
     Counts,
     Declined,
@@ -120,6 +121,11 @@ class History:
         own = random.Random(repr(self.rng.getstate()))  # the others stay as they were before peers could be drained
         self._drains = own if own.random() < 0.2 else None
 
+        own = random.Random(f"checkpoints {self.rng.getstate()}")
+        self._logged = own if own.random() < 0.2 else None
+        own = random.Random(f"spoils {self.rng.getstate()}")
+        self._spoils = own if own.random() < 0.2 else None
+
     # One event
 
     def deliver(self, event: AnyEvent) -> list[Effect]:
@@ -178,6 +184,12 @@ class History:
     def _something(self) -> AnyEvent | None:
         if self._drains is not None and self._drains.random() < 0.05:
             return self._drained(self._drains)
+        if self._logged is not None and self._logged.random() < 0.1:
+            return self._checkpointed()
+        if self._spoils is not None and self._spoils.random() < 0.8:
+            event = self._declined_at_first(self._spoils)
+            if event is not None:
+                return event
         kinds = {
             self._obedient: 60,
             self._failure: 4,
@@ -192,6 +204,19 @@ class History:
             self._users: 6,
         }
         return self.rng.choices(list(kinds), list(kinds.values()))[0]()
+
+    def _declined_at_first(self, rng: random.Random) -> AnyEvent | None:
+        """A peer that is to be the first to work by a new version cannot, or the time passes after which the next one may try."""
+        jobs = [job for job in self.world.state.jobs.values() if job.former is not None and not job.pauses]
+        for task in (task for job in jobs for task in job.tasks.values()):
+            peers = sorted(name for name in task.peers if self.world.state.peers[name].state == "acking")
+            if peers:
+                name = rng.choice(peers)
+                number = self.world.state.assignment(name).id
+                return Declined(at=self.world.now, peer=name, assignment=number, error=FAILURE)
+            if task.backing_off:
+                return self._time()
+        return None
 
     def _obedient(self) -> AnyEvent | None:
         """What a peer would say next."""
@@ -403,6 +428,17 @@ class History:
             for task, found in topics.items()
             if found
         }
+
+    def _checkpointed(self) -> AnyEvent | None:
+        """Mostly of a job that runs with checkpoints, as it is now."""
+        jobs = self.world.state.jobs
+        keep = [name for name, job in jobs.items() if job.spec.checkpoint_every and job.status == "running"]
+        if not jobs or (not keep and not self._wrong()):
+            return None
+        name = "nobody-knows" if self._wrong() else self.rng.choice([*jobs] if self._wrong() or not keep else keep)
+        revision = jobs[name].revision - self._wrong() if name in jobs else 1
+        point = CheckpointPoint(self.rng.randint(1, 9) * MINUTE, self._positions(name))
+        return Checkpointed(at=self.world.now, job=name, revision=revision, point=point)
 
     def _checkpoints(self, name: str) -> list[CheckpointPoint]:
         """The checkpoints that a job had kept, of which tasks without state have only offsets."""

@@ -29,6 +29,7 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     BackoffEnded,
+    Checkpointed,
     Completed,
     Counts,
     Declined,
@@ -474,6 +475,18 @@ _SENTENCES: list[tuple[str, Any]] = [
             )
         ],
     ),
+    (
+        rf"{_J} has a checkpoint at (\d+) min: (\w+) reads (\w+) from ([\d ?]+)",
+        lambda w, j, at, t, topic, offsets: [
+            Checkpointed(
+                at=w.now,
+                job=j,
+                revision=w.state.jobs[j].revision,
+                point=CheckpointPoint(int(at) * MINUTE, {t: {topic: [_offset(text) for text in offsets.split()]}}),
+            )
+        ],
+    ),
+    (rf"the links of {_J} are read", lambda w, j: [LinksRead(at=w.now, job=j)]),
     (rf"the links of {_J} are gone", lambda w, j: [LinksDeleted(at=w.now, job=j)]),
     (
         rf"the links of {_J} are gone, (\w+) had (\d+) rows in, (\d+) out",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 
 from sardonyx import Count, Job, kafka, ordinal, tumbling, wall
 from sardonyx.cli.diff_text import diff_lines
+from sardonyx.client import change as client_change
+from sardonyx.client.checkpoints import moment
 from sardonyx.connectors.declarations import files
 from sardonyx.core.changing import change_failure, closing, draining, rewiring
 from sardonyx.core.changing_at import (
@@ -29,6 +32,7 @@ from sardonyx.core.changing_at import (
     waits_text,
 )
 from sardonyx.core.clocks import SourceClock
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.job_diff import job_diff
 from sardonyx.core.positions import Partition, Position
@@ -37,6 +41,23 @@ from sardonyx.core.spec import JobSpec
 from sardonyx.core.timing import RowTime
 from sardonyx.job.parse import read
 from sardonyx.job.validate import validate
+
+
+def test_now_is_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no time of rows: the job goes on by the new version after the batch in hand."""
+    made: list[Any] = []
+    known = SimpleNamespace(spec=a_job(), next_spec=None, retired=[], complete=set(), facts={}, revision=1)
+    making = SimpleNamespace(known=known, make=lambda spec, drop, _: made.append((spec, drop)) or 2)
+    monkeypatch.setattr(client_change, "Making", lambda *_: making)
+    monkeypatch.setattr(client_change, "refuse_finished", lambda *_: None)
+    loaded = SimpleNamespace(spec=a_job("new"), code=None)
+    client: Any = SimpleNamespace(loaded=lambda _: loaded)
+    handle: Any = SimpleNamespace(id="j-1")
+    for at in (None, "now"):
+        assert client_change.change(client, handle, "new.py", None, at=at) == 2
+    assert made == [(loaded.spec, [])] * 2
+    with pytest.raises(SardonyxError, match="SX-USAGE"):
+        moment("now")
 
 
 def sides(spec: JobSpec) -> dict[str, tuple[int | None, int | None]]:

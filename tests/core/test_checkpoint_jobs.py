@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -15,10 +16,15 @@ from typer.testing import CliRunner
 from sardonyx import Count, Job, blackhole, calendar, everything, hopping, kafka, ordinal, sql, tumbling
 from sardonyx.cli.app import app
 from sardonyx.cli.call import Call
+from sardonyx.client import going_back as going_back_module
 from sardonyx.client.checkpoints import JobCheckpoints, TaskCheckpoints, moment
-from sardonyx.client.going_back import GoingBack
-from sardonyx.core.errors import SardonyxError
+from sardonyx.client.going_back import GoingBack, Known, going_back, refuse_forgotten
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import JobNote
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.state_points import CheckpointPoint
 from tests.core.window_jobs import only
 
 
@@ -165,3 +171,58 @@ def test_going_back_says_what_is_published_again_and_asks(monkeypatch: pytest.Mo
     assert (agreed.stdout, done) == ("j-2\n", [ten])
     shown = json.loads(CliRunner().invoke(app, ["job", "rollback", "j", "--yes", "--json"]).stdout)
     assert (shown["id"], shown["reads_again"]["orders"]) == ("j-2", 1_200)
+
+
+class Forgetful:
+    """A client of a suspended job, and a Kafka that has forgotten the positions of it, unless ``known``."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        import queues
+
+        self.known, self.reachable = False, True
+        self.spec = a_job("1 min").spec()
+        self.graph = graph_of(self.spec, "d", "j-1")
+        self.facts = {link.name: LinkFacts(2, start=[0, 0]) for link in self.graph.links}
+        self.point = CheckpointPoint(TEN, {"read": {"t": [7, 9]}}, {"count": [(1, 0, 0)] * 2})
+        self.settings = SimpleNamespace(deployment="d", require=self._require)
+        self.zk = None
+        self.handle: Any = SimpleNamespace(id="j-1", spec=lambda: self.spec, sought=self.note)
+        for name, module in {"admin": {"held_positions": self._held}, "topic_log": {"stable_end": self._end}}.items():
+            patch.setitem(sys.modules, f"queues.{name}", SimpleNamespace(**module))  # type: ignore[arg-type]
+            patch.setattr(queues, name, SimpleNamespace(**module), raising=False)
+        patch.setattr(going_back_module, "facts_of", lambda *_: self.facts)
+        patch.setattr(going_back_module, "of_log", lambda *_: Known([self.point]))
+
+    def note(self) -> JobNote:
+        return JobNote("j", "running", 3, 0.0, links="made", suspended=True, checkpoints=[self.point.at])
+
+    def _require(self, _section: str) -> None:
+        if not self.reachable:
+            raise SetupError("SX-CONFIG-MISSING", "no address")
+
+    def _held(self, _settings: Any, stages: Any, _job: str, **_: Any) -> Any:
+        position = Position(8) if self.known else None
+        return {s.name: {Partition(link.topic, n): position for link in s.ingress for n in range(2)} for s in stages}
+
+    def _end(self, _settings: Any, place: Partition) -> int:
+        assert place.topic == "t"
+        return 100 + place.number
+
+
+TEN = 1_795_687_200_000_000
+
+
+def test_a_job_whose_positions_are_gone_is_not_resumed_but_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resuming it would read its inputs from their beginning. What is read again is the most that it can be."""
+    client: Any = Forgetful(monkeypatch)
+    with pytest.raises(SardonyxError, match="SX-JOB-POSITIONS-LOST") as caught:
+        refuse_forgotten(client, client.handle, client.note())
+    assert "`sardonyx job rollback j-1` goes back to its last checkpoint, at 2026-11-26T10:00:00Z" in caught.value.fix
+    found = going_back(client, client.handle)
+    assert (found.at, found.reads_again) == (datetime(2026, 11, 26, 10, tzinfo=UTC), {"t": 93 + 92})
+    for note in (None, msgspec.structs.replace(client.note(), checkpoints=[])):
+        refuse_forgotten(client, client.handle, note)
+    client.reachable = False
+    refuse_forgotten(client, client.handle, client.note())
+    client.known = client.reachable = True
+    refuse_forgotten(client, client.handle, client.note())

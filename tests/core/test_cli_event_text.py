@@ -20,6 +20,7 @@ from sardonyx.core.events import AnyEvent, Counts, LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.units import duration
 
 FAILURE = Failure("SX-FN-RAISED", "it raised\nat length")
@@ -42,6 +43,10 @@ EVENTS = [
     (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is submitted: 5 tasks"),
     (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
     (events.LinksFailed(job="j-1", error=FAILURE), "the links of job j-1 cannot be created: SX-FN-RAISED: it raised"),
+    (
+        events.Checkpointed(job="j-1", revision=1, point=CheckpointPoint(1_764_151_200_000_000)),
+        "job j-1 has a checkpoint at 2025-11-26T10:00:00Z",
+    ),
     (events.LinksRead(job="j-1"), "the links of job j-1 are read for the last time"),
     (events.LinksDeleted(job="j-1"), "the links of job j-1 are deleted"),
     (

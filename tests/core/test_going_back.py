@@ -15,8 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, tumbling
+from sardonyx.core.checkpoints import Bookmark, Checkpoints
 from sardonyx.core.clocks import NEVER
-from sardonyx.core.events import JobStatus, LinkFacts
+from sardonyx.core.events import Checkpointed, JobStatus, LinkFacts, decode_event, encode_event
 from sardonyx.core.going_back import (
     KEPT,
     adopted_at_end,
@@ -26,8 +27,10 @@ from sardonyx.core.going_back import (
     begins_after,
     begins_of,
     end_of,
+    forgotten,
     last_at,
     points_of,
+    state_logs,
     state_topics,
 )
 from sardonyx.core.graph import graph_of
@@ -261,7 +264,54 @@ def test_what_is_not_known_begins_where_the_job_did() -> None:
     assert last_at([point, replace(point, at=61 * MINUTE)], 62 * MINUTE).at == 61 * MINUTE
 
 
-def test_a_job_whose_positions_are_gone_has_no_checkpoint() -> None:
+def test_a_job_whose_positions_are_gone_goes_back_to_what_the_log_has(seed: int) -> None:
+    """The job has run on since a checkpoint of it was logged, and has said its states anew. Kafka forgets what it has committed.
+    From the logged checkpoint on it gives what a run gives that was never stopped.
+    """
+    rng = random.Random(seed)
+    rows = rows_of(seed, 600)
+    spec = a_job("before").spec()
+    with closing(job_run(spec)) as stopped, closing(job_run(spec)) as whole:
+        graph = engine_of(stopped).graph
+        feed(stopped, rows[:300], rng)
+        *_, point = points_of(graph, held(stopped))
+        logged = decode_event(encode_event(Checkpointed(job="j", revision=1, point=point)))
+        assert isinstance(logged, Checkpointed)
+        feed(stopped, rows[300:550], rng)
+        known = held(stopped)
+        lost = {task: dict.fromkeys(places) for task, places in known.items()}
+        assert points_of(graph, lost) == []
+        assert forgotten(graph, lost)
+        assert not forgotten(graph, known)
+        feed(whole, rows, random.Random(0), crashes=False)
+        whole.end()
+        with closing(resumed(stopped, replace(spec, name="after"), logged.point)) as again:
+            feed(again, rows[550:], rng)
+            again.end()
+            for task, grace in GRACE.items():
+                assert results(again, task) == closing_after(results(whole, task), point.at, grace), (task, point)
+
+
+def test_logs_of_states_are_kept_for_logged_checkpoints() -> None:
+    """Whatever the positions say by now. A partition that has committed no state keeps all."""
+    graph = graph_of(a_job("j").spec(), DEPLOYMENT, "j")
+    stage = graph.stage("hits")
+    topics = state_topics(graph)
+    places = [Partition(stage.ingress[0].topic, number) for number in range(3)]
+    kept = Checkpoints(kept=(Bookmark(0, 0, 9, 70, 1),))
+    positions = [Position(5, state=(12, 90, 3), checkpoints=kept), Position(5, state=(2, 40, 1)), None]
+    known = {each.name: dict.fromkeys(places) for each in graph.stages} | {
+        "hits": dict(zip(places, positions, strict=True))
+    }
+    log = [Partition(topics["hits"], number) for number in range(3)]
+    assert state_logs(graph.stages, known, []) == {log[0]: 70, log[1]: 40}
+    point = CheckpointPoint(0, {}, {"hits": [(3, 60, 0), (1, 50, 0), (1, 7, 0)], "gone": [(1, 1, 1)]})
+    assert state_logs(graph.stages, known, [point]) == {log[0]: 60, log[1]: 40}
+    fewer = replace(point, marks={"hits": [(3, 80, 0)]})
+    assert state_logs(graph.stages, known, [fewer, point]) == {log[0]: 60, log[1]: 40}
+
+
+def test_a_job_whose_positions_are_gone_has_no_checkpoint_in_them() -> None:
     """Neither has one of which a task has committed nothing, nor one without `checkpoint_every`."""
     spec = a_job("j").spec()
     graph = graph_of(spec, DEPLOYMENT, "j")

@@ -7,7 +7,7 @@ Run as a script it is a coordinator in a process of its own, with the settings o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -18,7 +18,7 @@ from coordinator.core.projection import project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership
-from coordinator.loop.side_effects import Rewired, Since
+from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked, Completed, Counts, Exhausted, JobSubmitted, LastCommits, LinkFacts
 from sardonyx.core.graph import graph_of
@@ -77,11 +77,11 @@ class FakeLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         self.asked.append(("remove_static_member", "/".join(map(str, slot))))
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
         self.asked.append(("trim", job))
-        self.lent = lends()
+        self.lent = needed() is None
         self.kept.append(spec.keep)
-        return 0
+        return Trimmed()
 
     def forget(self, jobs: Collection[str]) -> None:
         self.asked += [("forget", job) for job in jobs]

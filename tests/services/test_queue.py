@@ -362,7 +362,7 @@ def test_a_queue_that_was_trimmed_is_not_read_again_from_its_beginning(task: Tas
     task.feed(30, sentinel="s")
     reader, writer = task.reader(), task.writer()
     commit(writer, reader, batch_of(reader, 12), [])
-    assert trim_links(task.settings, task.graph, JOB, task.spec, lambda: False)
+    assert trim_links(task.settings, task.graph, JOB, task.spec, list)[0]
     reader.close()
     admin.delete_groups(task.settings, [task.stage.group(task.settings.deployment, JOB)])
     with pytest.raises(InputError) as lost:

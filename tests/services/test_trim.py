@@ -36,7 +36,7 @@ def first_offsets(settings: Settings, topic: str, partitions: int) -> list[int]:
 
 def trim(task: Task, **changes: str) -> int:
     spec = task.spec if not changes else type(task.spec)(**{**_fields(task), **changes})
-    return len(trim_links(task.settings, task.graph, JOB, spec, lambda: False))
+    return len(trim_links(task.settings, task.graph, JOB, spec, list)[0])
 
 
 def _fields(task: Task) -> dict:

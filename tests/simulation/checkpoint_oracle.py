@@ -7,6 +7,7 @@ that the windows read: of all that ever stood there, only the rows before that t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from sardonyx.core.checkpoints import Bookmark
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.units import seconds
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import ROWS, SLICE
@@ -43,6 +45,8 @@ class CheckpointOracle:
         self._seen: set[tuple[str, int, Bookmark]] = set()
         self.taken = 0
         """Checkpoints that rows of later times had to be kept apart from."""
+        self.logged = 0
+        """Checkpoints that the coordinator had logged of a job when it ended."""
         world.kafka.broker.on_commit.append(self._committed)
 
     def _committed(self, _group: Group, _place: Partition, _before: Position | None, _now: Position) -> None:
@@ -74,6 +78,15 @@ class CheckpointOracle:
                         self._seen.add(known)
                         self.taken += mark.undo and not all_of_them
                         self._one(stage, state, place.number, mark)
+
+    def check_logged(self, job: str, graph: Graph, points: Sequence[CheckpointPoint]) -> None:
+        """The logs hold all that the checkpoints need which the coordinator has logged, whatever the positions say by now."""
+        self.logged += len(points)
+        for point in points:
+            for stage in (each for each in graph.stages if each.task.window is not None):
+                (state,) = [link for link in stage.egress if link.kind == "state"]
+                for number, (seq, low, base) in enumerate(point.marks[stage.name]):
+                    self._one(stage, state, number, Bookmark(point.at, point.at, seq, low, base))
 
     def _one(self, stage: Stage, state: Link, number: int, mark: Bookmark) -> None:
         for time in {max(mark.first, 0), mark.last}:

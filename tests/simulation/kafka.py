@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from coordinator.core.state import Job
-from coordinator.loop.side_effects import Rewired, Since
+from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from queues.losses import totals_differ
 from sardonyx.core import node_paths, positions
@@ -243,14 +243,15 @@ class SimKafka:
         if not self.topics.get(job, True):
             self.topics.pop(job, None)
 
-    def trim(self, runtime: SimRuntime, job: str) -> int:
+    def trim(self, runtime: SimRuntime, job: str, needed: Needed) -> Trimmed:
         """Delete what was committed as read. A leader that was deposed may do so long after it has asked for the positions."""
         asked = [(p, p.position) for topic in self.topics.get(job, {}).values() for p in topic.partitions]
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
+        needed()  # it is asked at any time; no task here keeps a state
         for partition, position in asked:
             partition.first = max(partition.first, position)
-        return len(asked)
+        return Trimmed(len(asked))
 
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
@@ -373,9 +374,8 @@ class SimLinks:
     def remove_static_member(self, slot: Slot, spec: JobSpec) -> None:
         """The groups of this Kafka put silent members out by themselves."""
 
-    def trim_links(self, job: str, spec: JobSpec, lends: Callable[[], bool]) -> int:
-        lends()  # it is asked at any time; no task here keeps a state
-        return self.kafka.trim(self.runtime, job)
+    def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
+        return self.kafka.trim(self.runtime, job, needed)
 
     def forget(self, jobs: Collection[str]) -> None:
         self.kafka.forget(self.runtime, jobs)

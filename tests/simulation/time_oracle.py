@@ -166,6 +166,7 @@ class TimeOracle(Oracle):
             self._world.progress.at_the_end(job, graph)
         if self._world.checkpoints is not None:
             self._world.checkpoints.check(job, graph, all_of_them=True)
+            self._world.checkpoints.check_logged(job, graph, state.jobs[job].checkpoints)
 
     def _logs(self, topic: str) -> Iterator[Log]:
         for place, log in self.kafka.broker.logs.items():

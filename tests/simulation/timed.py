@@ -31,6 +31,7 @@ import queues.committed
 import queues.group_watch
 import queues.reader
 import sardonyx.state.log
+from coordinator.loop.side_effects import Needed, Trimmed
 from peer.assignment import AssignmentHandle
 from peer.preparation import assemble
 from peer.prepared_task import PreparedTask
@@ -40,6 +41,7 @@ from peer.timekeeper import Timekeeper
 from sardonyx.core import link_counts, node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LastCommits, LinkFacts
+from sardonyx.core.going_back import points_of, state_logs
 from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position, total
@@ -118,19 +120,19 @@ class TimedKafka(SimKafka):
         self.topics.pop(job, None)
         return LastCommits(counts, {})
 
-    def trim(self, runtime: SimRuntime, job: str) -> int:
-        asked = [
-            (Partition(topic, partition.number), offset)
-            for stage in self.graphs[job].stages
-            for partition, position in self.group(stage, job).positions().items()
-            if position is not None
-            for topic, offset in _trimmed(stage, partition, position)
-        ]
+    def trim(self, runtime: SimRuntime, job: str, needed: Needed) -> Trimmed:
+        graph = self.graphs[job]
+        held = {stage.name: self.group(stage, job).positions() for stage in graph.stages}
         runtime.sleep(self.sim.rng.random() * 0.05)
         self._fail_now_and_then()
-        for place, offset in asked if not self.kept else ():
+        points, asked = needed(), []
+        for stage in graph.stages:
+            queues = {link.topic for link in stage.ingress if link.kind == "internal"}
+            asked += [(place, p.offset) for place, p in held[stage.name].items() if p and place.topic in queues]
+        logs = {} if points is None else state_logs(graph.stages, held, points)
+        for place, offset in (*asked, *logs.items()) if not self.kept else ():
             self.broker.logs[place].delete_before(offset)
-        return len(asked)
+        return Trimmed(len(asked), next(reversed(points_of(graph, held)), None))
 
     def fence(self, runtime: SimRuntime, slot: Slot) -> None:
         runtime.sleep(self.sim.rng.random() * 0.05)
@@ -139,16 +141,6 @@ class TimedKafka(SimKafka):
         name = self.graphs[job].stage(task).transactional_id("sim", job, number)
         while not self.broker.init(name):
             runtime.sleep(0.02)
-
-
-def _trimmed(stage: Stage, partition: Partition, position: Position) -> Iterator[tuple[str, int]]:
-    """What of a partition's topics is not needed any more."""
-    if any(link.topic == partition.topic and link.kind == "internal" for link in stage.ingress):
-        yield partition.topic, position.offset
-    for link in stage.egress:
-        if link.kind == "state" and position.state is not None:
-            apart = None if position.checkpoints is None else position.checkpoints.low
-            yield link.topic, min(position.state[1], position.state[1] if apart is None else apart)
 
 
 @dataclass

@@ -22,6 +22,7 @@ import structlog
 import coordinator.core.changeset
 import coordinator.core.peer_changes
 import coordinator.loop.leader
+import coordinator.loop.link_trimmer
 import coordinator.loop.snapshots
 from coordinator.core import scheduling
 from coordinator.core.decide import Undecided
@@ -70,6 +71,7 @@ _LIMITED: dict[str, Any] = {
     "REMEMBERED_DEAD": coordinator.core.peer_changes,
     "REMEMBERED_PURGED": coordinator.core.changeset,
     "FORGIVEN": coordinator.core.changeset,
+    "LOG_EVERY": coordinator.loop.link_trimmer,
 }
 """Limits that a history sets lower, and the modules that read them."""
 """Steps of a history, at most: more means that the same things happen without end."""
@@ -517,7 +519,8 @@ class instrumented:  # noqa: N801 - reads as a word
         self._decide = coordinator.loop.leader.decide
         coordinator.loop.leader.decide = self._checked  # type: ignore[assignment]
         plan = self._world.plan
-        limits = {"REMEMBERED_DEAD": plan.memory, "REMEMBERED_PURGED": plan.memory, "FORGIVEN": plan.forgiven}
+        memory = {"REMEMBERED_DEAD": plan.memory, "REMEMBERED_PURGED": plan.memory}
+        limits = memory | {"FORGIVEN": plan.forgiven, "LOG_EVERY": 5.0}
         self._limits = [(_LIMITED[name], name, getattr(_LIMITED[name], name)) for name in limits]
         for name, limit in limits.items():
             setattr(_LIMITED[name], name, limit)
