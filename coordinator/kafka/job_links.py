@@ -50,7 +50,16 @@ class KafkaLinks:
         # The client has done so, too, but a request in the inbox may come from any program. The core asks only what no later
         # version may answer differently. What is found here is logged as an event.
         validate(spec, import_functions=False)
-        return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
+        return self._made(graph_of(spec, self._settings.deployment, job), spec)
+
+    def _made(self, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
+        """Create the links. Those between two tasks get the default bound of the cluster."""
+        links = create_links(self._settings, graph, spec)
+        bound = self._settings.coordinator.max_backlog
+        if bound is not None:
+            queues = {link.name for link in graph.links if link.kind == "internal"}
+            links |= {name: msgspec.structs.replace(links[name], max_backlog=bound) for name in queues}
+        return links
 
     def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
         graph = graph_of(spec, self._settings.deployment, job)
@@ -76,7 +85,7 @@ class KafkaLinks:
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
         validate(spec, import_functions=False)
         before, after = (graph_of(each, self._settings.deployment, job) for each in (rewired.before, spec))
-        links = create_links(self._settings, after, spec)
+        links = self._made(after, spec)
         failpoint("change-made")
         found = rewiring(before, after)
         stages = [*found.touched, *found.ended]

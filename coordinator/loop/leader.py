@@ -16,7 +16,6 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
 import structlog
 
 from coordinator.core.decide import Undecided, decide, unfinished
@@ -37,7 +36,7 @@ from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
-from coordinator.loop.side_effects import LinksWorker, SideEffects
+from coordinator.loop.side_effects import LinksWorker, SideEffects, for_rules_3
 from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
 from sardonyx.core import node_paths
@@ -241,9 +240,7 @@ class Leader:
         done: list[AnyEvent] = []
         while not self._done.empty():
             event = self._done.get()
-            if isinstance(event, LinksCreated) and self.state.rules < 4:  # the release before does not know of topics
-                event = msgspec.structs.replace(event, topics={})
-            done.append(event)
+            done.append(for_rules_3(event) if self.state.rules < 4 else event)
         return done
 
     def handle(self, entries: Iterable[PendingEntry]) -> None:

@@ -223,6 +223,14 @@ def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
     return LinksDeleted(job=job, counts=last.counts, letters=last.letters)
 
 
+def for_rules_3(event: AnyEvent) -> AnyEvent:
+    """The event without the fields that the release before does not know."""
+    if not isinstance(event, LinksCreated):
+        return event
+    links = {name: msgspec.structs.replace(facts, max_backlog=None) for name, facts in event.links.items()}
+    return msgspec.structs.replace(event, topics={}, links=links)
+
+
 def _fitting(event: LinksCreated) -> AnyEvent:
     """The event, or the job's failure if the facts of its links are too large for the log."""
     size = len(encode_event(event))

@@ -1,7 +1,7 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
 Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
-its tasks are late, and what is on its way in its loops.
+its tasks are held by full queues or late, and what is on its way in its loops.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from coordinator.history import reader
 from queues.connectivity import reach_kafka
 from sardonyx.client.clocks import lacking, what_holds
 from sardonyx.client.cycles import in_words
+from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.views import Outside, Why
 from sardonyx.core import node_paths
@@ -61,6 +62,7 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     elif look and explanation.status == "running":
         if words := _clock_held(client, job):
             outside.append(Outside("clock-held", words))
+        outside += [Outside("held", words) for words in _held(client, job)]
         outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]
@@ -113,6 +115,16 @@ def _loops(client: Client, job: str) -> list[str]:
         return []
     try:
         return [in_words(cycle) for cycle in client.job(job).cycles()]
+    except SardonyxError:
+        return []
+
+
+def _held(client: Client, job: str) -> list[str]:
+    """Which tasks of a running job pause because of a full queue; nothing, if Kafka cannot be asked."""
+    if not client.settings.kafka.bootstrap_servers:
+        return []
+    try:
+        return [hold.text for hold in held_tasks(client, job)]
     except SardonyxError:
         return []
 

@@ -74,6 +74,9 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     it are left out. The clock of each partition begins there."""
     clocks: list[tuple[int, int]] | None = None
     """Of a job that goes on with the states of a stopped one: with which greatest time and clock each partition begins."""
+    max_backlog: int | None = None
+    """Internal: how many of its rows may be unread before its writer pauses, if the job does not say so: the cluster's default
+    when the link was made. None: any number."""
     adopts: Adopted | None = None
     """State, of a job that goes on with the states of another one: what the task begins with."""
 
