@@ -28,6 +28,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     LastCommits,
     LettersClaimed,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -185,6 +186,13 @@ def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
         changes.links_came_late(event.job)
 
 
+def _link_lost(changes: ChangeSet, event: LinkLost) -> None:
+    """As if a task that reads the link had found it, unless the job is another one by now, or has failed already."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and job.status == "running" and job.revision == event.revision and not job.suspended:
+        changes.fail(event.job, event.error)
+
+
 def _links_read(changes: ChangeSet, event: LinksRead) -> None:
     """The first answer is the right one: no peer commits anything after it. None is right once the links are gone."""
     job = changes.state.jobs.get(event.job)
@@ -310,6 +318,7 @@ HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     JobSubmitted: _submitted,
     LinksCreated: _links_created,
     LinksFailed: _links_failed,
+    LinkLost: _link_lost,
     LinksRead: _links_read,
     LinksDeleted: _links_deleted,
     LinksDropped: _links_dropped,

@@ -32,6 +32,7 @@ from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
+from coordinator.loop.link_auditor import LinkAuditor
 from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
@@ -120,6 +121,8 @@ class Leader:
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
         self._trimmer = LinkTrimmer(side_effects.trim_links, settings.coordinator.trim_every, self._lends, runtime)
+        every = settings.coordinator.audit_every
+        self._auditor = LinkAuditor(side_effects.audit_link, self._side_effect_done, every, runtime)
 
     def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
@@ -170,6 +173,7 @@ class Leader:
         self._fencer.close()
         self._topics.close()
         self._trimmer.close()
+        self._auditor.close()
         for name in sorted(self._links.begun):
             job = self.state.jobs.get(name)
             if job is not None and job.links == "none":  # created perhaps, and not logged
@@ -189,7 +193,7 @@ class Leader:
 
     def _seconds_to_wait(self) -> float:
         now = self._runtime.now()
-        seconds = min(self._leadership.renewal_due, self._trimmer.due) - now
+        seconds = min(self._leadership.renewal_due, self._trimmer.due, self._auditor.due) - now
         read = self._intake.due()
         if read is not None:
             seconds = min(seconds, read - now)
@@ -214,6 +218,8 @@ class Leader:
         self._handle_requests(at)
         self._garbage.collect(self.state, purged)
         self._trimmer.trim({job: self.state.jobs[job].spec for job in self.state.plans})
+        if self.state.rules > 3:  # the release before does not know what it finds
+            self._auditor.look(self.state)
         self.handle([PendingEntry(event) for event in due(self.state, at, self._timers)])
 
     def _handle_requests(self, at: float) -> None:

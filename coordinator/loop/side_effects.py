@@ -7,7 +7,7 @@ the next one (``coordinator.core.decide.unfinished``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks, ReadLinks
-from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
+from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
     LastCommits,
@@ -95,6 +95,11 @@ class SideEffects(Protocol):
         """Delete from a running job's links what their readers have committed as read, and keep Kafka from forgetting the
         positions of tasks without peers. Once the positions are known, ``lends`` tells whether logs of states must stay. Returns
         from how many partitions it deleted. What it raises is logged, and a later round tries again.
+        """
+
+    def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> InputError | None:
+        """Compare what was written to a link of a running job with what was read from it, and what stands there unread. Returns
+        what is wrong with it; None: nothing, or it cannot be told now. What it raises is logged, and a later round looks again.
         """
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:

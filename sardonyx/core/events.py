@@ -193,6 +193,15 @@ class LinksDropped(Event, frozen=True, kw_only=True, tag="links-dropped"):
     revision: int
 
 
+class LinkLost(Event, frozen=True, kw_only=True, tag="link-lost"):
+    """An audit has found that rows are missing on a link of a running job, or there twice. ``revision``: of the job, then."""
+
+    job: str
+    link: str
+    error: Failure
+    revision: int = 1
+
+
 class LinksRead(Event, frozen=True, kw_only=True, tag="links-read"):
     """What the groups of an ended job had committed when their last member had left. Nothing of it is deleted before this is in
     the log, if the job has states or checkpoints. The fields are those of :class:`LastCommits`.
@@ -454,6 +463,7 @@ PlainEvent = (
     | PeerDied
     | LinksCreated
     | LinksFailed
+    | LinkLost
     | LinksRead
     | LinksDeleted
     | LinksDropped

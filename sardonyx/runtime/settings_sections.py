@@ -207,6 +207,8 @@ class CoordinatorSettings(_Section):
     """How many tasks one job may have."""
     trim_every: Seconds = 60.0
     """How often records that every reader has processed are deleted from the queues of running jobs."""
+    audit_every: Seconds = 60.0
+    """How often the leader audits a link of a job without end, one after the other; 0: never."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
 

@@ -55,6 +55,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     Left,
     LettersClaimed,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -519,6 +520,13 @@ class History:
                 JobKilled(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
                 Restored(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), error=FAILURE),
                 JobStopped(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"])),
+                LinkLost(
+                    at=world.now,
+                    job=rng.choice([*world.state.jobs, "nobody-knows"]),
+                    link="t0.t1",
+                    error=FAILURE,
+                    revision=rng.choice([1, 1, 2]),
+                ),
                 LinksKept(
                     at=world.now,
                     job=rng.choice([*world.state.jobs, "nobody-knows"]),

@@ -41,6 +41,10 @@ EVENTS = [
     (events.Left(peer="p"), "peer p leaves"),
     (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is submitted: 5 tasks"),
     (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
+    (
+        events.LinkLost(job="j-1", link="a.b", error=FAILURE),
+        "an audit of link a.b of job j-1 has failed: SX-FN-RAISED: it raised",
+    ),
     (events.LinksFailed(job="j-1", error=FAILURE), "the links of job j-1 cannot be created: SX-FN-RAISED: it raised"),
     (events.LinksRead(job="j-1"), "the links of job j-1 are read for the last time"),
     (events.LinksDeleted(job="j-1"), "the links of job j-1 are deleted"),
