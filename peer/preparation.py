@@ -29,6 +29,7 @@ from sardonyx.connectors.base import PositionedOutput, SplitInput
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core import node_paths
+from sardonyx.core.back_pressure import bounds_of, goes_on
 from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.going_back import state_link
@@ -146,6 +147,7 @@ def assemble(
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
     sources = Sources(graph) if graph.lineage else None
+    bounds = bounds_of(stage.egress, facts)
     return PreparedTask(
         settings=settings,
         peer=peer,
@@ -178,6 +180,9 @@ def assemble(
         writers={link.name: graph.stage(link.source) for link in stage.ingress if link.kind == "internal"},
         loop=loop_of(graph, stage.name),
         runtime=runtime,
+        bounds=bounds,
+        readers={link.name: graph.stage(link.target) for link in stage.egress if link.name in bounds},
+        goes_on=goes_on(graph, facts),
         checkpoint_every=graph.checkpoint_every,
     )
 

@@ -38,13 +38,16 @@ from sardonyx.runtime.settings import Settings
 from spark_tasks.applied import Applied, Function
 
 if TYPE_CHECKING:
-    from queues import audit, group_clocks, totals
+    from queues import audit, group_clocks, totals, unread_rows
+    from queues.unread_rows import UnreadRows
     from spark_tasks import read_splits, session, workarounds
     from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.session import SparkSession
 else:  # Kafka's client and Spark: a job that a test runs in its own process needs neither, if it has no functions
-    audit, group_clocks, totals = map(lazy_module, ("queues.audit", "queues.group_clocks", "queues.totals"))
+    audit, group_clocks, totals, unread_rows = map(
+        lazy_module, ("queues.audit", "queues.group_clocks", "queues.totals", "queues.unread_rows")
+    )
     read_splits, session, workarounds = map(
         lazy_module, ("spark_tasks.read_splits", "spark_tasks.session", "spark_tasks.workarounds")
     )
@@ -107,6 +110,12 @@ class PreparedTask:
     """The loop that it is in, if it is in one."""
     runtime: Runtime = REAL
     """Tells the time of rows that have none of their own."""
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    """By link that it writes and that holds it when it is full: how many rows that is."""
+    readers: Mapping[str, Stage] = field(default_factory=dict)
+    """By such a link, the task that reads it."""
+    goes_on: bool = False
+    """Whether its job neither ends by itself nor is being stopped."""
     checkpoint_every: int | None = None
     """How far the checkpoints of its job are apart, in microseconds; None: it has none."""
 
@@ -121,6 +130,10 @@ class PreparedTask:
     def audited(self, loop: Loop) -> dict[str, LinkTally]:
         """Whether rows were lost on the links of its loop: see :func:`queues.audit.audit`."""
         return audit.audit(self.settings, loop.graph, self.assignment.job, self.facts)
+
+    def unread_rows(self) -> UnreadRows:
+        """Return what asks how many rows are unread on the links that have bounds."""
+        return unread_rows.UnreadRows(self.settings, self.assignment.job, self.stage, self.readers, self.facts)
 
     @property
     def group(self) -> str:

@@ -3,7 +3,8 @@
 A batch goes through eight steps, numbered as in :meth:`TaskLoop.step`:
 
 1. Read what is there, up to ``batch_size`` rows, with positions per partition. If there are fewer, a batch begins no sooner
-   than ``batch_timeout`` after the one before it.
+   than ``batch_timeout`` after the one before it. None begins while a queue that the task writes is full
+   (:mod:`peer.back_pressure`).
 2. Take out the sentinels; vote on each, then drop or keep it.
 3. Check that ZooKeeper is connected, that the state node still grants this assignment, and that the group still gives us the
    partitions. If not, drop the batch.
@@ -31,6 +32,7 @@ import time
 import structlog
 
 from peer.assignment import TICK, AssignmentHandle, RunnerLost
+from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped
 from peer.input_split import InputSplitter
@@ -92,6 +94,7 @@ class TaskLoop:
         self._batch = BatchCommit(self.session)
         self._sealing = Sealing(self.session)
         self._roller = Roller(self.session)
+        self._pressure = BackPressure(work, zk)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.batch_size
         self._idle_since = time.monotonic()
@@ -131,6 +134,7 @@ class TaskLoop:
             self._end(error)
         finally:
             self._roller.close()
+            self._pressure.close()
             self._work.abandon()
             self._stop_hooks()
             if self._work.shards is not None:
@@ -149,11 +153,12 @@ class TaskLoop:
             self._batch.publish_owed()
             pending = self._work.shards.due(reader.incarnations) if self._work.shards is not None else set()
             due_in = 0.0 if pending else reader.batch_due_in(self._batch_size, self._batch_timeout)
-            if due_in > 0:
-                reader.poll(min(due_in, TICK))
+            held = self._pressure.holds
+            if due_in > 0 or held:
+                reader.poll(TICK if held else min(due_in, TICK))
                 self._batch.between()
                 self._sealing.look()
-                self._give_up_if_idle()
+                self._give_up_if_idle(held=held)
                 return
             failpoint("read")  # 1
             number = reader.number_due(pending) if self._by_shard else None
@@ -199,10 +204,12 @@ class TaskLoop:
         count_uncommitted(self._job, self._task, outcome)
         tell_uncommitted(self._work.peer, self._work.assignment, outcome, cause, self.session.clock.seconds)
 
-    def _give_up_if_idle(self) -> None:
-        """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed."""
+    def _give_up_if_idle(self, *, held: bool = False) -> None:
+        """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed, or must
+        wait until another task has read: maybe one of those.
+        """
         now = time.monotonic()
-        if not (self._handle.yields_when_idle and self.session.reader.worked_off):
+        if not (self._handle.yields_when_idle and (held or self.session.reader.worked_off)):
             self._idle_since = now
         elif now - self._idle_since > self._handle.patience:
             self._handle.give_up()

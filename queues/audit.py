@@ -7,6 +7,7 @@ taken for a loss: see :class:`sardonyx.core.link_counts.LinkTally`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
@@ -38,7 +39,14 @@ class Trimmed(Exception):
     """Records that were to be counted were read meanwhile, and trimmed."""
 
 
-def audit(settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts]) -> dict[str, LinkTally]:
+def audit(
+    settings: Settings,
+    graph: Graph,
+    job: str,
+    facts: Mapping[str, LinkFacts],
+    only: Collection[str] | None = None,
+    most: int | None = None,
+) -> dict[str, LinkTally]:
     """Audit the internal links of a job, by name. What is unread is counted, so this takes as long as reading it once.
 
     Args:
@@ -46,15 +54,17 @@ def audit(settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFa
         graph: the job's graph.
         job: id of the job, whose links must exist.
         facts: the facts of the links, by link name.
+        only: the links that are audited; None: all.
+        most: rows of a link that are counted at most; None: any number.
 
     Returns:
-        Unread, lost and twice are None where they are not known: see :mod:`sardonyx.core.link_counts`, or because the records
-        were trimmed faster than they could be counted.
+        Unread, lost and twice are None where they are not known: see :mod:`sardonyx.core.link_counts`, because more rows were
+        to be counted, or because the records were trimmed faster than they could be.
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
-    one = _Audit(settings, graph, job, facts)
+    one = _Audit(settings, graph, job, facts, only, math.inf if most is None else most)
     for _ in range(_ATTEMPTS):
         try:
             return one.run()
@@ -64,9 +74,19 @@ def audit(settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFa
 
 
 class _Audit:
-    def __init__(self, settings: Settings, graph: Graph, job: str, facts: Mapping[str, LinkFacts]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        graph: Graph,
+        job: str,
+        facts: Mapping[str, LinkFacts],
+        only: Collection[str] | None,
+        most: float,
+    ) -> None:
         self._settings, self._graph, self._job, self._facts = settings, graph, job, facts
-        self._links = [link for stage in graph.stages for link in stage.ingress if link.kind == "internal"]
+        links = [link for stage in graph.stages for link in stage.ingress if link.kind == "internal"]
+        self._links = [link for link in links if only is None or link.name in only]
+        self._most = most
 
     def run(self, *, count: bool = True) -> dict[str, LinkTally]:
         held = self._held({link.target for link in self._links}, stable=False)
@@ -75,8 +95,9 @@ class _Audit:
         written = self._written(read)
         tallies = {link.name: LinkTally(read[link.name], written[link.name]) for link in self._links}
         unsettled = [link for link in self._links if not tallies[link.name].settled]
-        if count and unsettled:
-            self._look(unsettled, readers, written, tallies)
+        few = [link for link in unsettled if (written[link.name] or 0) - read[link.name] <= self._most]
+        if count and few:
+            self._look(few, readers, written, tallies)
         for link in self._links:
             if link not in unsettled:
                 tallies[link.name].close(None, exact=True)

@@ -7,6 +7,7 @@ from queues.messages import WRITER_HEADER
 from sardonyx.core.chains import Broken
 from sardonyx.core.errors import InputError
 from sardonyx.core.graph import Link
+from sardonyx.core.link_counts import LinkTally
 from sardonyx.core.positions import Partition
 
 _LOST = "A broker has lost committed records: by an unclean election, a deletion by hand, or a fault of the broker."
@@ -106,6 +107,21 @@ def totals_differ(link: Link, written: int, read: int) -> InputError:
         fix=_FIX_TWICE,
         where={**where, "count": read - written},
     )
+
+
+def audit_differs(link: Link, tally: LinkTally) -> InputError | None:
+    """The error for a link on which an audit finds other rows than were written to it; None: it does not."""
+    if not (tally.lost or tally.twice):
+        return None
+    written, unread = tally.written or 0, tally.unread or 0
+    found = totals_differ(link, written, written - (tally.lost or 0) + (tally.twice or 0))
+    message = f"Link {link.name} has " + (
+        f"lost {_rows(tally.lost)}" if tally.lost else f"{_rows(tally.twice or 0)} too many"
+    )
+    message += f": task {link.source} has written {written:,}, task {link.target} has read {tally.read:,}, and {unread:,} more "
+    message += "stand there unread."
+    where = {**found.where, "read": tally.read, "unread": unread}
+    return InputError(found.code, message, cause=found.cause, fix=found.fix, where=where)
 
 
 def _messages(count: int) -> str:

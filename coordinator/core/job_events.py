@@ -29,6 +29,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     LastCommits,
     LettersClaimed,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -195,6 +196,13 @@ def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
         changes.keep_checkpoint(event.job, event.point)
 
 
+def _link_lost(changes: ChangeSet, event: LinkLost) -> None:
+    """As if a task that reads the link had found it, unless the job is another one by now, or has failed already."""
+    job = changes.state.jobs.get(event.job)
+    if job is not None and job.status == "running" and job.revision == event.revision and not job.suspended:
+        changes.fail(event.job, event.error)
+
+
 def _links_read(changes: ChangeSet, event: LinksRead) -> None:
     """The first answer is the right one: no peer commits anything after it. None is right once the links are gone."""
     job = changes.state.jobs.get(event.job)
@@ -321,6 +329,7 @@ HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     LinksCreated: _links_created,
     LinksFailed: _links_failed,
     Checkpointed: _checkpointed,
+    LinkLost: _link_lost,
     LinksRead: _links_read,
     LinksDeleted: _links_deleted,
     LinksDropped: _links_dropped,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 import structlog
 
 from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from queues.admin import create_links, delete_links, held_positions, last_commits, topics, widen_topics
+from queues.audit import audit
 from queues.confirmed_end import read_all
 from queues.dead_letter_topics import forget, letters_left
+from queues.losses import audit_differs
 from queues.membership import remove_static_member
 from queues.renewal import Renewals
 from queues.rewired import drop_links, end_transaction, fence_slots
@@ -20,7 +22,7 @@ from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
 from sardonyx.core.changing import closing, rewiring
 from sardonyx.core.changing_at import begins_at, passed, readers
-from sardonyx.core.errors import OutputError, SardonyxError, SetupError
+from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.resizing import facts_then, left_unread, queues, resized
@@ -32,6 +34,9 @@ from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
+
+_COUNTED = 1_000_000
+"""Unread rows that an audit of the leader counts at most. Of a link with more the last rows are far from being read."""
 
 _AGAIN = {"SX-OUTPUT-FULL", "SX-OUTPUT-WRITE", "SX-OUTPUT-AWAY"}
 """Codes of the failures after which files are published later: the topics that list them must not be deleted before."""
@@ -50,7 +55,16 @@ class KafkaLinks:
         # The client has done so, too, but a request in the inbox may come from any program. The core asks only what no later
         # version may answer differently. What is found here is logged as an event.
         validate(spec, import_functions=False)
-        return create_links(self._settings, graph_of(spec, self._settings.deployment, job), spec)
+        return self._made(graph_of(spec, self._settings.deployment, job), spec)
+
+    def _made(self, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
+        """Create the links. Those between two tasks get the default bound of the cluster."""
+        links = create_links(self._settings, graph, spec)
+        bound = self._settings.coordinator.max_backlog
+        if bound is not None:
+            queues = {link.name for link in graph.links if link.kind == "internal"}
+            links |= {name: msgspec.structs.replace(links[name], max_backlog=bound) for name in queues}
+        return links
 
     def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
         graph = graph_of(spec, self._settings.deployment, job)
@@ -76,7 +90,7 @@ class KafkaLinks:
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
         validate(spec, import_functions=False)
         before, after = (graph_of(each, self._settings.deployment, job) for each in (rewired.before, spec))
-        links = create_links(self._settings, after, spec)
+        links = self._made(after, spec)
         failpoint("change-made")
         found = rewiring(before, after)
         stages = [*found.touched, *found.ended]
@@ -120,6 +134,11 @@ class KafkaLinks:
         self._renewals.look(graph, job)
         before, checkpoint = trim_links(self._settings, graph, job, spec, needed)
         return Trimmed(len(before), checkpoint)
+
+    def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> InputError | None:
+        graph = graph_of(spec, self._settings.deployment, job)
+        tally = audit(self._settings, graph, job, facts, {link}, _COUNTED)[link]
+        return audit_differs(next(each for each in graph.links if each.name == link), tally)
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)

@@ -16,7 +16,6 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
 import structlog
 
 from coordinator.core.decide import Undecided, decide, unfinished
@@ -33,12 +32,13 @@ from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
 from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
 from coordinator.loop.limits import DEFAULT, Limits
+from coordinator.loop.link_auditor import LinkAuditor
 from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_archive import Write
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
-from coordinator.loop.side_effects import LinksWorker, SideEffects
+from coordinator.loop.side_effects import LinksWorker, SideEffects, for_rules_3
 from coordinator.loop.slot_fencing import SlotFencer
 from coordinator.loop.topic_gc import TopicCollector
 from sardonyx.core import node_paths
@@ -127,6 +127,8 @@ class Leader:
         self._trimmer = LinkTrimmer(
             side_effects.trim_links, every, lambda: self.state, self._deposed, self._side_effect_done, runtime
         )
+        every = settings.coordinator.audit_every
+        self._auditor = LinkAuditor(side_effects.audit_link, self._side_effect_done, every, runtime)
 
     def lead(self, stop: Signal) -> None:
         """Take over and lead until ``stop`` is set (set ``wake`` after it). Raises whatever ends the leadership."""
@@ -177,6 +179,7 @@ class Leader:
         self._fencer.close()
         self._topics.close()
         self._trimmer.close()
+        self._auditor.close()
         for name in sorted(self._links.begun):
             job = self.state.jobs.get(name)
             if job is not None and job.links == "none":  # created perhaps, and not logged
@@ -195,7 +198,7 @@ class Leader:
 
     def _seconds_to_wait(self) -> float:
         now = self._runtime.now()
-        seconds = min(self._leadership.renewal_due, self._trimmer.due) - now
+        seconds = min(self._leadership.renewal_due, self._trimmer.due, self._auditor.due) - now
         read = self._intake.due()
         if read is not None:
             seconds = min(seconds, read - now)
@@ -220,6 +223,8 @@ class Leader:
         self._handle_requests(at)
         self._garbage.collect(self.state, purged)
         self._trimmer.trim({job: self.state.jobs[job].spec for job in self.state.plans})
+        if self.state.rules > 3:  # the release before does not know what it finds
+            self._auditor.look(self.state)
         self.handle([PendingEntry(event) for event in due(self.state, at, self._timers)])
 
     def _handle_requests(self, at: float) -> None:
@@ -246,9 +251,7 @@ class Leader:
         done: list[AnyEvent] = []
         while not self._done.empty():
             event = self._done.get()
-            if isinstance(event, LinksCreated) and self.state.rules < 4:  # the release before does not know of topics
-                event = msgspec.structs.replace(event, topics={})
-            done.append(event)
+            done.append(for_rules_3(event) if self.state.rules < 4 else event)
         return done
 
     def handle(self, entries: Iterable[PendingEntry]) -> None:

@@ -7,7 +7,7 @@ the next one (``coordinator.core.decide.unfinished``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks, ReadLinks
-from sardonyx.core.errors import Failure, SardonyxError, SetupError, failure_of
+from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
     LastCommits,
@@ -109,6 +109,11 @@ class SideEffects(Protocol):
         """Delete from a running job's links what their readers have committed as read, and keep Kafka from forgetting the
         positions of tasks without peers. ``needed`` is asked once the positions are known. What it raises is logged, and a later
         round tries again.
+        """
+
+    def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> InputError | None:
+        """Compare what was written to a link of a running job with what was read from it, and what stands there unread. Returns
+        what is wrong with it; None: nothing, or it cannot be told now. What it raises is logged, and a later round looks again.
         """
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
@@ -235,6 +240,14 @@ def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
         return event
     log.warning("positions_not_kept", job=job, size=size, limit=ENTRY_LIMIT, positions=last.positions)
     return LinksDeleted(job=job, counts=last.counts, letters=last.letters)
+
+
+def for_rules_3(event: AnyEvent) -> AnyEvent:
+    """The event without the fields that the release before does not know."""
+    if not isinstance(event, LinksCreated):
+        return event
+    links = {name: msgspec.structs.replace(facts, max_backlog=None) for name, facts in event.links.items()}
+    return msgspec.structs.replace(event, topics={}, links=links)
 
 
 def _fitting(event: LinksCreated) -> AnyEvent:

@@ -27,6 +27,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     Left,
     LettersClaimed,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -161,8 +162,11 @@ def _of_links(event: AnyEvent, held: Assignment | None) -> str:
             return _of_changed_links(event)
         case LinksCreated():
             return f"job {event.job} has its {counted(len(event.links), 'link')}"
-        case LinksFailed():
-            return f"the links of job {event.job} cannot be created: {failure_words(event.error)}"
+        case LinksFailed() | LinkLost():
+            what = f"the links of job {event.job} cannot be created"
+            if isinstance(event, LinkLost):
+                what = f"an audit of link {event.link} of job {event.job} has failed"
+            return f"{what}: {failure_words(event.error)}"
         case LinksKept():
             kept = f"at least {written(event.seconds)}" if event.seconds else "no longer than they are needed"
             return f"records stay in the links of job {event.job} {'for ' if event.seconds else ''}{kept}"

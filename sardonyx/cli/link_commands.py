@@ -32,22 +32,29 @@ def lag(call: Call, job: JobId) -> None:
     """Show how much is unread on each link that a task reads, how long the oldest of it has waited, and what the link's topic
     holds, read or not.
     """
-    from sardonyx.cli.tables import kept_cells, lag_cells, lag_legend, plain
+    from sardonyx.cli.tables import kept_cells, lag_cells, lag_legend, number, plain
+    from sardonyx.client.held_tasks import held_tasks
 
     with call.client() as client, call.patience("Kafka"):
         handle = client.job(job)
         found = handle.lag()
         view = handle.status()
+        held = held_tasks(client, handle.id, found)
     if call.json:
-        call.put_json({"job": view.id, "status": view.status, "links": found})
+        call.put_json({"job": view.id, "status": view.status, "links": found, "held": held})
         return
     if not any(each.records is not None for each in found):
         call.put(_nothing_known(view))
         return
-    table = plain("link", "read by", "kind", "unread", "oldest waits", "holds", "oldest record")
+    bounds = ["at most"] if any(each.max_backlog for each in found) else []
+    table = plain("link", "read by", "kind", "unread", *bounds, "oldest waits", "holds", "oldest record")
     for each in found:
-        table.add_row(each.link, each.reader, each.kind, *lag_cells(each), *kept_cells(each))
+        unread, waits = lag_cells(each)
+        most = [number(each.max_backlog)] if bounds else []
+        table.add_row(each.link, each.reader, each.kind, unread, *most, waits, *kept_cells(each))
     call.console.print(table)
+    for hold in held:
+        call.put(hold.text)
     for line in lag_legend(found):
         call.put(line)
 

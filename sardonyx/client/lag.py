@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from queues.backlog import NO_BACKLOG, Backlog
 from sardonyx.client.links import facts_of, links_stand
 from sardonyx.client.views import LinkAudit, LinkLag, laid_out, task_notes
+from sardonyx.core.back_pressure import bounds_of
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
@@ -34,7 +37,9 @@ def link_lags(
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
-    known, kept = _asked(zk, settings, graph, job, holds=holds) if links_stand(note) else ({}, {})
+    facts = facts_of(zk, job) if links_stand(note) else None
+    known, kept = ({}, {}) if facts is None else _asked(zk, settings, graph, job, facts, holds=holds)
+    bounds = bounds_of(graph.links, facts or {})
     other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
     return [
         LinkLag(
@@ -43,6 +48,7 @@ def link_lags(
             kind=link.kind,
             topic=link.topic,
             unit="splits" if link.kind == "splits" else "records",
+            max_backlog=bounds.get(link.name),
             **known.get(link.name, other)._asdict(),
             **kept.get(link.topic, {}),
         )
@@ -100,16 +106,19 @@ def input_positions(
 
 
 def _asked(
-    zk: ZooKeeperSession, settings: Settings, graph: Graph, job: str, *, holds: bool
+    zk: ZooKeeperSession,
+    settings: Settings,
+    graph: Graph,
+    job: str,
+    facts: Mapping[str, LinkFacts],
+    *,
+    holds: bool,
 ) -> tuple[dict[str, Backlog], dict[str, dict[str, Any]]]:
     """What is unread, by link; and what the topics of the job hold, by topic."""
     settings.require("kafka")
     from queues.kept import kept
     from queues.lag import lag
 
-    facts = facts_of(zk, job)
-    if facts is None:  # the job was deleted at this moment
-        return {}, {}
     notes = task_notes(zk.read_many, graph, job)
     complete = {name: note.counts for name, note in notes.items() if note.counts is not None}
     unread = lag(settings, graph, job, facts, complete)

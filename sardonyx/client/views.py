@@ -45,6 +45,8 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     reader: str
     kind: LinkKind
     topic: str
+    max_backlog: int | None = None
+    """How many of its rows may be unread before the task that writes it pauses; None: any number."""
     kept_bytes: int | None = None
     """About how many bytes its topic holds, read or not; None: not known, or a topic of yours."""
     kept_seconds: float | None = None
@@ -209,7 +211,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
 
-    code: Literal["not-led", "backlog", "submitted", "kafka-away", "clock-held", "long-batch", "late", "loop-goes-on"]
+    code: Literal[
+        "not-led", "backlog", "submitted", "kafka-away", "clock-held", "held", "long-batch", "late", "loop-goes-on"
+    ]
     text: str
 
 

@@ -1,7 +1,7 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
 Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
-its tasks sit on one batch or are late, and what is on its way in its loops.
+its tasks are held by full queues, sit on one batch or are late, and what is on its way in its loops.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from coordinator.history import reader
 from queues.connectivity import reach_kafka
 from sardonyx.client.clocks import lacking, what_holds
 from sardonyx.client.cycles import in_words
+from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches
 from sardonyx.client.views import Outside, Why
@@ -62,6 +63,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running":
         outside += [Outside("clock-held", words) for words in _told(client, job, _clock_held)]
+        holds = _told(client, job, lambda handle: [hold.text for hold in held_tasks(client, handle.id)])
+        outside += [Outside("held", words) for words in holds]
         outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
         limits = state.plans[job].limit
         outside += [Outside("late", words) for words in _told(client, job, lambda handle: late_tasks(handle, limits))]

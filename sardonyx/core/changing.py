@@ -28,7 +28,7 @@ _KINDS: frozenset[DifferenceKind] = frozenset({"function", "share", "doc"})
 """Of these kinds any field may change."""
 _FIELDS = frozenset(
     {
-        *("failure_limit", "keep", "tags", "next_partitions"),
+        *("failure_limit", "max_backlog", "keep", "tags", "next_partitions"),
         *("consumption", "min_peers", "max_peers", "batch_size", "batch_timeout", "standby", "where"),
         *("window.state_limit", "keyed.state_limit", "relation.state_limit"),
         "time.ahead",
@@ -212,7 +212,8 @@ def _plain(link: Link) -> Link:
     """A link without what may change of it."""
     window = link.window and replace(link.window, state_limit=None)
     time = link.time and replace(link.time, ahead=None, since=None, until=None)
-    return replace(link, route=replace(link.route, where=None, bounds=None), window=window, time=time, rests=False)
+    route = replace(link.route, where=None, bounds=None)
+    return replace(link, route=route, window=window, time=time, rests=False, max_backlog=None)
 
 
 def _of_places(before: Graph, after: Graph) -> Iterator[Obstacle]:

@@ -76,6 +76,9 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     it are left out. The clock of each partition begins there."""
     clocks: list[tuple[int, int]] | None = None
     """Of a job that goes on with the states of a stopped one: with which greatest time and clock each partition begins."""
+    max_backlog: int | None = None
+    """Internal: how many of its rows may be unread before its writer pauses, if the job does not say so: the cluster's default
+    when the link was made. None: any number."""
     adopts: Adopted | None = None
     """State, of a job that goes on with the states of another one: what the task begins with."""
 
@@ -200,6 +203,15 @@ class Checkpointed(Event, frozen=True, kw_only=True, tag="checkpointed"):
     job: str
     revision: int
     point: CheckpointPoint
+
+
+class LinkLost(Event, frozen=True, kw_only=True, tag="link-lost"):
+    """An audit has found that rows are missing on a link of a running job, or there twice. ``revision``: of the job, then."""
+
+    job: str
+    link: str
+    error: Failure
+    revision: int = 1
 
 
 class LinksRead(Event, frozen=True, kw_only=True, tag="links-read"):
@@ -468,6 +480,7 @@ PlainEvent = (
     | LinksCreated
     | LinksFailed
     | Checkpointed
+    | LinkLost
     | LinksRead
     | LinksDeleted
     | LinksDropped

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.reach import Reach
 from sardonyx.core.row_times import row_times, time_of, time_over
 from sardonyx.core.spec import (
     CycleSpec,
@@ -73,6 +74,9 @@ class Link(msgspec.Struct, frozen=True):
     """Internal: it leads back to the beginning of a loop, or from shard to shard of a graph.
     The task that reads it proves that nothing comes any more; the one that
     writes it does not seal it."""
+    max_backlog: int | None = None
+    """Internal: how many of its rows may be unread before its writer pauses; 0: any number, as in a loop. None: the cluster's
+    default."""
     rests: bool = False
     """Input, and splits: nothing is read of it until the queues of the job have another number of partitions."""
 
@@ -276,6 +280,7 @@ class _Layout:
             self._back_from[target].append(source)
             self._back_to[source].append(target)
         self._loops = {cycle.name: self._inside(cycle) for cycle in spec.cycles}
+        self._reach = Reach(self._tasks, spec.edges) if spec.cycles else None
         self._durable = [task.name for task in spec.catalog if task.graph is not None and task.graph.durable]
         """Tasks whose shards send messages to each other."""
         self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
@@ -401,7 +406,11 @@ class _Layout:
             keyed=reader.keyed is not None or whole_of(reader) is not None,
             row_time=self._time(reader, source),
             feedback=feedback,
+            max_backlog=0 if feedback or self._comes_back(source, target) else self._spec.bound(name),
         )
+
+    def _comes_back(self, source: str, target: str) -> bool:
+        return self._reach is not None and self._reach.reaches(target, source)
 
     def _time(self, reader: TaskSpec, source: str) -> RowTime | None:
         """Where the rows of one link have their times, if the task that reads it has state that goes by times. None in a loop

@@ -167,6 +167,9 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Its inputs stand still until its queues are read to their end: then they get so many partitions. Only a change says it."""
     failure_limit: int = 3
     """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
+    max_backlog: int | dict[str, int] | None = None
+    """How many rows of a queue may be unread before the task that writes it pauses; 0: any number. Of all queues, or by link.
+    None, and for links that it does not name: the cluster's default."""
     keep: str | None = None
     """How long a record stays in an internal queue at least, such as "1 h"; None: until its readers have processed it."""
     priority: int = 0
@@ -196,6 +199,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def route(self, source: str, target: str) -> Route:
         """The route from one task to another."""
         return self.routes.get(f"{source}.{target}", Route())
+
+    def bound(self, link: str) -> int | None:
+        """How many rows of a queue may be unread before its writer pauses; None: what the cluster says."""
+        return self.max_backlog.get(link) if isinstance(self.max_backlog, dict) else self.max_backlog
 
     @property
     def feedback(self) -> list[tuple[str, str]]:

@@ -38,6 +38,7 @@ JOB_FIELDS: Mapping[str, DifferenceKind] = {
     "partitions": "settings",
     "next_partitions": "settings",
     "failure_limit": "settings",
+    "max_backlog": "settings",
     "keep": "settings",
     "priority": "share",
     "weight": "share",
@@ -160,7 +161,9 @@ class Change(NamedTuple):
 def job_changes(old: JobSpec, new: JobSpec) -> Iterator[Change]:
     """The fields of :data:`JOB_FIELDS` in which two jobs differ."""
     for field in JOB_FIELDS:
-        yield from _changes(field, getattr(old, field), getattr(new, field))
+        before, after = (msgspec.to_builtins(getattr(spec, field)) for spec in (old, new))
+        if not same(field, before, after):
+            yield Change(field, before, after)
 
 
 def task_changes(old: TaskSpec, new: TaskSpec) -> Iterator[Change]:

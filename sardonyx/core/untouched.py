@@ -66,8 +66,8 @@ def _whole(graph: Graph) -> tuple[object, ...]:
 
 
 def _as_read(stage: Stage) -> Stage:
-    """A stage without the conditions of the queues that it reads: its writers evaluate them."""
-    return replace(stage, ingress=[replace(link, route=Route()) for link in stage.ingress])
+    """A stage without the conditions and bounds of the queues that it reads: those concern their writers."""
+    return replace(stage, ingress=[replace(link, route=Route(), max_backlog=None) for link in stage.ingress])
 
 
 def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:

@@ -60,6 +60,9 @@ class Job(Relations, Graphs, Rounds, Cycles):
         weight: its share of the peers, relative to other jobs of its priority.
         percentage: its share of all peers, where the cluster's scheduler is ``percentage``.
         max_peers: at most this many peers, over all its tasks.
+        max_backlog: how many rows of a queue between two tasks may be unread: with more the task that writes it pauses. A number
+            for all queues, or by queue, such as ``{"clean.label": 50_000}``; 0: any number. None: what the cluster says
+            (``coordinator.max_backlog``). docs/jobs.md has the rules.
         lineage: whether `sardonyx job progress` can tell at any time how far each source partition is through the whole job.
         checkpoint_every: of which times its tasks keep their state: with "1 min" of each full minute of event time. `sardonyx
             state get --at` shows it; docs/state.md has the rules.
@@ -79,6 +82,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         weight: float = 1.0,
         percentage: float | None = None,
         max_peers: int | None = None,
+        max_backlog: int | Mapping[str, int] | None = None,
         lineage: bool = False,
         checkpoint_every: str | None = None,
         tags: Sequence[str] = (),
@@ -96,6 +100,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
             "weight": weight,
             "percentage": percentage,
             "max_peers": max_peers,
+            "max_backlog": dict(max_backlog) if isinstance(max_backlog, Mapping) else max_backlog,
             "lineage": lineage,
             "checkpoint_every": checkpoint_every,
             "tags": listed_tags(tags),

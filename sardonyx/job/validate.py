@@ -26,6 +26,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec, function_of, stat
 from sardonyx.core.standby import MOST
 from sardonyx.core.text import near
 from sardonyx.job import (
+    validate_backlogs,
     validate_cycles,
     validate_edges,
     validate_graphs,
@@ -98,6 +99,7 @@ def problems_of(
         *validate_graphs.problems_of_graphs(spec),
         *validate_rounds.problems_of_rounds(spec),
         *validate_cycles.problems_of_cycles(spec),
+        *validate_backlogs.problems_of_backlogs(spec),
         *validate_times.problems_of_times(spec),
         *validate_times.problems_of_columns(spec),
         *_shared_places(spec),

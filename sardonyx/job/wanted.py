@@ -37,6 +37,8 @@ WANTED: Mapping[str, str] = {
     "retries": "a number of times",
     "standby": "0 or 1",
     "failure_limit": "a number of failures",
+    "max_backlog": "a number of rows (not a size in bytes), such as 1000000, or a mapping from links to numbers, such as "
+    "{clean.label: 50000}",
     **dict.fromkeys(("keep", "checkpoint_every"), 'a duration, such as "1 h"'),
     "params": "a mapping from the function's parameters to values",
     "options": "a mapping from the connector's options to values",

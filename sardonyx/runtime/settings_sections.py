@@ -196,6 +196,9 @@ class CoordinatorSettings(_Section):
     """A job that has given peers to others gives no more for so long, except those without which another job cannot go on."""
     keep_jobs: int = Field(default=1000, ge=0)
     """How many ended jobs are kept in ZooKeeper; of more, those are forgotten that ended first."""
+    max_backlog: int | None = Field(default=None, ge=1)
+    """How many rows of a queue between two tasks may be unread before the task that writes it pauses, where the job says nothing;
+    for queues that are made from then on. None: any number."""
     max_partitions: int = Field(default=10_000, ge=1)
     """How many partitions the topics that are created for one job may have together."""
     max_all_partitions: int = Field(default=100_000, ge=1)
@@ -204,6 +207,8 @@ class CoordinatorSettings(_Section):
     """How many tasks one job may have."""
     trim_every: Seconds = 60.0
     """How often records that every reader has processed are deleted from the queues of running jobs."""
+    audit_every: Seconds = 60.0
+    """How often the leader audits a link of a job without end, one after the other; 0: never."""
     snapshot_every: int = Field(default=1000, ge=1)
     keep_log: int = Field(default=100_000, ge=0)
     log_archive: Path | None = None

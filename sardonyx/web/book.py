@@ -30,6 +30,7 @@ from sardonyx.core.events import (
     Declined,
     JobChanged,
     JobSubmitted,
+    LinkLost,
     LinksFailed,
     PeerDied,
     SetAside,
@@ -53,7 +54,7 @@ STATES = 4
 TOLD = 1000
 """What went wrong with a job: of more, the last so many are told."""
 
-_INCIDENTS = (PeerDied, AckTimedOut, Declined, TaskFailed, LinksFailed, SetAside)
+_INCIDENTS = (PeerDied, AckTimedOut, Declined, TaskFailed, LinksFailed, LinkLost, SetAside)
 
 
 class Words(NamedTuple):

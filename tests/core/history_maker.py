@@ -56,6 +56,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     Left,
     LettersClaimed,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -560,6 +561,13 @@ class History:
                 Restored(at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), error=FAILURE),
                 JobStopped(
                     at=world.now, job=rng.choice([*world.state.jobs, "nobody-knows"]), closes=world.state.n % 2 == 0
+                ),
+                LinkLost(
+                    at=world.now,
+                    job=rng.choice([*world.state.jobs, "nobody-knows"]),
+                    link="t0.t1",
+                    error=FAILURE,
+                    revision=rng.choice([1, 1, 2]),
                 ),
                 LinksKept(
                     at=world.now,

@@ -46,6 +46,7 @@ from sardonyx.core.events import (
     Left,
     LettersClaimed,
     LinkFacts,
+    LinkLost,
     LinksCreated,
     LinksDeleted,
     LinksDropped,
@@ -441,6 +442,10 @@ _SENTENCES: list[tuple[str, Any]] = [
         ],
     ),
     (rf"the links of {_J} keep records for (\d+) s", lambda w, j, s: [LinksKept(at=w.now, job=j, seconds=int(s))]),
+    (
+        rf"an audit finds rows lost on (\S+) of {_J}(?:, revision (\d+))?: (.*)",
+        lambda w, link, j, n, e: [LinkLost(at=w.now, job=j, link=link, error=_error(e), revision=int(n or 1))],
+    ),
     (rf"{_J} is stopped", lambda w, j: [JobStopped(at=w.now, job=j)]),
     (rf"{_J} is stopped and its windows close", lambda w, j: [JobStopped(at=w.now, job=j, closes=True)]),
     (rf"the links of {_J} are made", _links),

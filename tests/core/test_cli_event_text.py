@@ -42,6 +42,10 @@ EVENTS = [
     (events.Left(peer="p"), "peer p leaves"),
     (events.JobSubmitted(job="j-1", spec=SPEC), "job j-1 is submitted: 5 tasks"),
     (events.LinksCreated(job="j-1", links={"a.b": LinkFacts(8)}), "job j-1 has its 1 link"),
+    (
+        events.LinkLost(job="j-1", link="a.b", error=FAILURE),
+        "an audit of link a.b of job j-1 has failed: SX-FN-RAISED: it raised",
+    ),
     (events.LinksFailed(job="j-1", error=FAILURE), "the links of job j-1 cannot be created: SX-FN-RAISED: it raised"),
     (
         events.Checkpointed(job="j-1", revision=1, point=CheckpointPoint(1_764_151_200_000_000)),

@@ -30,6 +30,7 @@ def slowly(data: bytes) -> State:
     state = State(stored.deployment, stored.rules)
     state.n, state.turn, state.order = stored.n, stored.turn, stored.order
     state.peers, state.scheduler = stored.peers, stored.scheduler
+    state.drained = [] if stored.drained is msgspec.UNSET else stored.drained
     state.jobs = dict(sorted(stored.jobs.items(), key=lambda item: item[1].number))
     state.purged = OrderedDict.fromkeys(stored.purged)
     derive(state)

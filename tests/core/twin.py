@@ -432,6 +432,13 @@ class Twin:
         else:
             self.links_came_late(job)
 
+    def on_link_lost(self, event: Json) -> None:
+        job = self.jobs.get(event["job"])
+        if job is None or job["status"] != "running" or job["suspended"]:
+            return
+        if job["revision"] == event.get("revision", 1):
+            self.fail(job, event["error"])
+
     def on_links_dropped(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and job["revision"] == event["revision"]:

@@ -7,7 +7,7 @@ Run as a script it is a coordinator in a process of its own, with the settings o
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -82,6 +82,9 @@ class FakeLinks:
         self.lent = needed() is None
         self.kept.append(spec.keep)
         return Trimmed()
+
+    def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> None:
+        self.asked.append(("audit", f"{job}/{link}"))
 
     def forget(self, jobs: Collection[str]) -> None:
         self.asked += [("forget", job) for job in jobs]

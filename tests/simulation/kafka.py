@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
@@ -18,13 +19,16 @@ import msgspec
 from coordinator.core.state import Job
 from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
 from peer.assignment import AssignmentHandle, AssignmentRevoked
-from queues.losses import totals_differ
+from peer.back_pressure import BackPressure
+from queues.losses import audit_differs, totals_differ
 from sardonyx.core import node_paths, positions
+from sardonyx.core.back_pressure import bounds_of, goes_on
 from sardonyx.core.chains import WriterChains
 from sardonyx.core.changing import closing, rewiring
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError
 from sardonyx.core.events import Completed, Counts, Exhausted, LastCommits, LinkFacts, TaskFailed, Yielded
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
+from sardonyx.core.link_counts import LinkTally
 from sardonyx.core.notes import Assignment, JobNote, LinksNote
 from sardonyx.core.positions import Position
 from sardonyx.core.resizing import facts_then, left_unread, queues, resized
@@ -253,6 +257,26 @@ class SimKafka:
             partition.first = max(partition.first, position)
         return Trimmed(len(asked))
 
+    def audit(self, runtime: SimRuntime, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], name: str) -> Any:
+        """As :mod:`queues.audit`: what was read, then what was written, then what stands there from where it was read."""
+        graph = graph_of(spec, "sim", job)
+        link = next(link for link in graph.links if link.name == name)
+        topic = self.topic(job, link)
+        if topic is None:
+            raise SetupError("SX-SIMULATED-GONE", "the topics of the job are gone")
+        asked = [(partition, partition.position) for partition in topic.partitions]
+        runtime.sleep(self.sim.rng.random() * 0.3)
+        self._fail_now_and_then()
+        tally = LinkTally(sum(position for _, position in asked), chained.written(self, job, link, graph, facts))
+        runtime.sleep(self.sim.rng.random() * 0.3)
+        present = sum(partition.records - position for partition, position in asked)
+        exact = chained.written(self, job, link, graph, facts) == tally.written
+        tally.look(tally.written, present)
+        tally.close(present, exact=exact)
+        error = audit_differs(link, tally)
+        assert error is None or self.lost, f"a false alarm: {error}"
+        return error
+
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
         runtime.sleep(self.sim.rng.random() * 0.05)
@@ -377,6 +401,10 @@ class SimLinks:
     def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
         return self.kafka.trim(self.runtime, job, needed)
 
+    def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> InputError | None:
+        found: InputError | None = self.kafka.audit(self.runtime, job, spec, facts, link)
+        return found
+
     def forget(self, jobs: Collection[str]) -> None:
         self.kafka.forget(self.runtime, jobs)
 
@@ -421,6 +449,45 @@ class SimRunner:
         Loop(self, prepared, handle, zk).run()
 
 
+@dataclass
+class SimUnread:
+    """Tells a peer what is unread on the queues that its task writes, as it was half a second ago at most."""
+
+    sim: Simulation
+    links: list[Link]
+    rows_of: Callable[[Link], int | None]
+    asked_at: float = -1.0
+    told: dict[str, int | None] = field(default_factory=dict)
+
+    def latest(self) -> dict[str, int | None]:
+        if self.sim.now > self.asked_at + 0.5:
+            self.asked_at, self.told = self.sim.now, {link.name: self.rows_of(link) for link in self.links}
+        return self.told
+
+    def close(self) -> None:
+        pass
+
+
+def pressure_on(kafka: SimKafka, prepared: Any, zk: ZooKeeperSession) -> BackPressure:
+    """What holds a peer, by the product's own code."""
+    stage, facts, job = prepared.stage, prepared.facts, prepared.assignment.job
+    bounds = bounds_of(stage.egress, facts)
+    links = [link for link in stage.egress if link.name in bounds]
+
+    def rows_of(link: Link) -> int | None:
+        topic = kafka.topic(job, link)
+        return None if topic is None else sum(each.records - each.position for each in topic.partitions)
+
+    work = SimpleNamespace(
+        assignment=prepared.assignment,
+        bounds=bounds,
+        readers={link.name: prepared.graph.stage(link.target) for link in links},
+        goes_on=goes_on(prepared.graph, facts),
+        unread_rows=lambda: SimUnread(kafka.sim, links, rows_of),
+    )
+    return BackPressure(work, zk)  # type: ignore[arg-type]
+
+
 class Loop:
     """One peer on one task."""
 
@@ -431,6 +498,7 @@ class Loop:
         self.facts, self.graph, self.revision = prepared.facts, prepared.graph, prepared.revision
         self.handle, self.zk = handle, zk
         self.votes = SentinelElection(zk, self.assignment.job)
+        self.pressure = pressure_on(self.kafka, prepared, zk)
         self.told = self.sealed = False
         self.lives = 0
         self.quiet = 0
@@ -513,7 +581,7 @@ class Loop:
             if self.facts[name].stops:
                 self._end_partition((name, number), held[name, number], partition)
                 return
-            if partition.position < partition.records:
+            if partition.position < partition.records and not self.pressure.holds:
                 self.quiet = 0
                 self._batch((name, number), held[name, number], partition)
                 return

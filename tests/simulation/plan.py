@@ -98,6 +98,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_log: int = 100_000
     keep_jobs: int = 1000
     trim_every: float = 60.0
+    audit_every: float = 60.0
     quantum: float = 5.0
     rebalance_after: float = 60.0
     declines: float = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
+
 from tests.random_jobs import random_spec
 from tests.simulation.plan import Fault, Kind, Plan, Submission
 
@@ -30,6 +32,16 @@ WEIGHTS: dict[Kind, int] = {
 }
 
 
+def with_bounds(rng: random.Random, job: Submission) -> Submission:
+    """Some jobs have bounds: of all queues, or of some."""
+    most = rng.choice([None, None, 1, 4, 9])
+    if most is None:
+        return job
+    queues = [f"{source}.{target}" for source, target in job.spec.workflow]
+    some = {name: most for name in queues if rng.random() < 0.5}
+    return replace(job, spec=replace(job.spec, max_backlog=rng.choice([most, some])))
+
+
 def random_plan(seed: str) -> Plan:
     """A cluster, its jobs and its troubles."""
     rng = random.Random(f"plan/{seed}")
@@ -42,6 +54,8 @@ def random_plan(seed: str) -> Plan:
         jobs.append(
             Submission(round(rng.uniform(0.1, until / 2), 3), name, random_spec(rng, name, rng.choice([0.3, 0.9])))
         )
+    bounded = random.Random(f"bounded/{seed}")
+    jobs = [with_bounds(bounded, job) for job in jobs]
     wanted = [task.min_peers for job in jobs for task in job.spec.catalog]
     few = daemons.copy()
     daemons[-1] += max(0, max(wanted) - sum(daemons))
@@ -91,6 +105,7 @@ def random_plan(seed: str) -> Plan:
         slow=rng.choice([0.2, 0.2, 20.0]),
         doubled=rng.choice([0.0, 0.1]),
         trim_every=rng.choice([0.5, 60.0]),
+        audit_every=random.Random(f"audit/{seed}").choice([0.0, 1.0, 60.0]),
         quantum=rng.choice([0.5, 5.0]),
         rebalance_after=rng.choice([1.0, 60.0]),
     )

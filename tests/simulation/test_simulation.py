@@ -17,15 +17,16 @@ import coordinator.core.job_events
 import coordinator.loop.event_log
 import coordinator.loop.intake
 import coordinator.loop.leader
+import peer.back_pressure
 import peer.daemon
 import peer.virtual_peer
 import sardonyx.core.resizing
 import sardonyx.zookeeper.session
 from peer.assignment import AssignmentHandle
 from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.simulation.kafka import RECORDS, SimKafka
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Plan, Submission
 from tests.simulation.plans import random_plan
 from tests.simulation.simulate import played, share
 from tests.simulation.world import World
@@ -80,6 +81,27 @@ def test_a_job_that_has_lost_a_record_never_completes(which: Callable[[int], boo
                 assert found.status not in ("completed", "stopped"), f"{seed}: {job} has lost a block of {link}"
                 failed += found.error is not None and found.error.code == "SX-LINK-LOSS"
     assert failed > lost / 2 > 5, f"{lost} jobs have lost a block, and {failed} have said so"
+
+
+@pytest.mark.parametrize("audited", [True, False])
+def test_a_lost_tail_of_a_job_without_end_is_found_while_it_runs(*, audited: bool) -> None:
+    """The last block of a link is lost, and no later one shows that. The leader's audits find it. Without these it is found when
+    the job is stopped.
+    """
+    tasks = [
+        TaskSpec(name="orders", type="input", connector="kafka", options={"topic": "orders"}),
+        TaskSpec(name="mark", type="function", fn="m:f"),
+        TaskSpec(name="write", type="output", connector="blackhole"),
+    ]
+    spec = JobSpec(name="j", workflow=[("orders", "mark"), ("mark", "write")], catalog=tasks, partitions=1)
+    jobs = [Submission(0.5, "j-1", spec)]
+    world = World(Plan(seed="tail", daemons=(3,), jobs=jobs, until=25.0, audit_every=1.0 if audited else 0.0))
+    world.kafka.loses = lambda _link, written: written == RECORDS
+    world.play()
+    job = world.oracle.state.jobs["j-1"]
+    assert (job.status, job.stopping) == ("failed", not audited)
+    assert job.error is not None
+    assert job.error.code == "SX-LINK-LOSS"
 
 
 @pytest.mark.parametrize("kind", ["cluster", "clocks"])
@@ -185,6 +207,11 @@ def _unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sardonyx.core.resizing, "unread", lambda graph, held, facts: {})
 
 
+def _stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue holds its writer also where the reader gets no peer before that is complete."""
+    monkeypatch.setattr(peer.back_pressure.BackPressure, "_is_read", lambda pressure, link: True)
+
+
 def _swap_at_once(changes: Any) -> None:
     for name in [name for name in changes.jobs if name in changes.state.plans]:
         job = changes.state.jobs[name]
@@ -205,6 +232,7 @@ MUTATIONS = [
     _insistent,
     _impatient,
     _careless,
+    _stubborn,
 ]
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from sardonyx.core.spec import CycleSpec, JobSpec, OnError, TaskSpec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 from tests.simulation.plan import Fault, Kind, Plan, Submission
+from tests.simulation.plans import with_bounds
 
 SECOND = 1_000_000
 SIZE = 10
@@ -64,7 +65,7 @@ def timed_plan(seed: str) -> Plan:
         seed=seed,
         coordinators=1,
         daemons=daemons,
-        jobs=[Submission(0.5, "j", spec)],
+        jobs=[with_bounds(random.Random(f"bounded/{seed}"), Submission(0.5, "j", spec))],
         faults=sorted(faults, key=lambda fault: fault.at),
         until=round(until, 3),
         slow=rng.choice([0.2, 0.2, 2.5]),

@@ -492,6 +492,7 @@ def settings_of(plan: Plan) -> Settings:
         keep_log=plan.keep_log,
         keep_jobs=plan.keep_jobs,
         trim_every=plan.trim_every,
+        audit_every=plan.audit_every,
         quantum=plan.quantum,
         rebalance_after=plan.rebalance_after,
     )
