@@ -216,6 +216,7 @@ class TaskLoop:
             runner_alive=lambda: self._work.is_alive,
         )
 
+            retries_task=self._work.stage.task.on_error.then == "retry_task",
     def _restart(self, reason: Exception) -> None:
         """Go on with a new producer and consumer. While Kafka is away that is no failure: it keeps what it holds."""
         self._handle.check()

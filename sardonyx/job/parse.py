@@ -25,7 +25,7 @@ from sardonyx.core.text import listed, near, nearest
 from sardonyx.core.timing import MOST_AHEAD, AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.job.parse_fields import DECIDED_BY_US, fields_of, kind_of, plain, problem, shown
 
-_ON_ERROR = ("fail", "skip", "dead_letter")
+_ON_ERROR = ("fail", "retry_task", "skip", "dead_letter")
 _ALSO_CALLED = {
     "sliding": "hopping",
     "fixed": "tumbling",
