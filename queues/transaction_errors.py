@@ -35,6 +35,9 @@ _OF_ONE_RECORD = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 """Why a broker, or the client itself, never takes a record, whatever is sent with it."""
 
 
+_LEAVE_OUT = 'on_error="skip" or "dead_letter" of the output leaves such records out.'
+
+
 class Refusal(NamedTuple):
     """A message that was not taken."""
 
@@ -75,17 +78,20 @@ class Refusal(NamedTuple):
                 f"Kafka refused a record for topic {self.topic} as too large.",
                 cause=f"{most} It takes {self.size:,} bytes: {self.record}",
                 fix="Make the function give smaller records, or raise message.max.bytes on the broker, the topic's "
-                'max.message.bytes and `"message.max.bytes"` under [kafka] in the settings.',
+                f'max.message.bytes and `"message.max.bytes"` under [kafka] in the settings. {_LEAVE_OUT}',
                 where=where,
             )
         why = "Kafka does not say why." if self.keyed else "Probably a compacted topic, which takes none without a key."
+        change = (
+            "Change the records in the task before, or the settings of the topic."
+            if self.keyed
+            else "Let the output name a column as key=..., with a value in each row, or set cleanup.policy=delete for the topic."
+        )
         return OutputError(
             "SX-KAFKA-REJECTED",
             f"Kafka does not take a record for topic {self.topic}: {self.error.str()}",
             cause=f"{self.record}. {why}",
-            fix="Change the records in the task before, or the settings of the topic; nothing of the batch was written."
-            if self.keyed
-            else "Let the output name a column as key=..., with a value in each row; or set cleanup.policy=delete for the topic.",
+            fix=f"{change} {_LEAVE_OUT}",
             where=where,
         )
 
