@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues import confirmed_end
 from queues.guarded_producer import CALL, GuardedProducer
-from queues.messages import Outgoing, Records
+from queues.messages import Outgoing, Records, digest_of
 from queues.transaction_errors import ProducerLost, RecordsRefused, RefusedTogether, TransactionAborted
 from sardonyx.core.errors import OutputError, SardonyxError
 from tests.services.one_task import Task, commit, counted, next_batch
@@ -193,3 +194,37 @@ def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
     assert refused.value.cause.startswith("no key, value b'without a key'. Probably a compacted topic")
     assert "key=" in refused.value.fix
     assert confirmed_end.read_all(task.settings, topic) == []
+
+
+def test_only_what_a_broker_never_takes_is_refused(task: Task):
+    """Not what is sent with it in one request, nor small records whose requests are too large for the topic."""
+    topic = f"{task.settings.deployment}-tight"
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    config = {"max.message.bytes": "10000", "cleanup.policy": "compact"}
+    (made,) = client.create_topics([NewTopic(topic, 1, 1, config=config)]).values()
+    made.result()
+    task.feed(3)
+    reader, writer = task.reader(), task.writer()
+    batch = next_batch(reader)
+    rng = random.Random(1)
+    sizes = {3: 40_000, 4: 20_000, 11: 2_000_000}
+    records = [
+        (None if number in (7, 12) else b"%d" % number, rng.randbytes(sizes.get(number, 3_000))) for number in range(20)
+    ]
+    good, refused = list(records), set()
+
+    def is_written() -> bool:
+        nonlocal good
+        try:
+            commit(writer, reader, batch, [Records(topic, good)])
+        except RefusedTogether:
+            return False
+        except RecordsRefused as error:
+            refused.update(refusal.digest for refusal in error.refusals)
+            good = [record for record in records if digest_of(*record) not in refused]
+            return False
+        return True
+
+    until(is_written, what="the commit")
+    assert good == [record for number, record in enumerate(records) if number not in (3, 4, 7, 11, 12)]
+    assert confirmed_end.read_all(task.settings, topic) == [value for _, value in good]
