@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from sardonyx import Job, JobInvalid, kafka
+from sardonyx import Job, JobInvalid, generator, kafka
 from sardonyx.core.graph import graph_of
 from sardonyx.job.validate import validate
+from sardonyx.testing import run_job
 
 
 def same(row: dict) -> dict:
@@ -34,6 +35,17 @@ def test_an_independent_output_has_a_queue_and_a_transaction_of_its_own() -> Non
     assert stages() == stages(independent=False) == both
     assert stages(independent=True) == stages(on_error="skip") == apart
     assert stages(on_error="dead_letter")["two"] == [("output", "two"), ("dead", "d.j.two.dead")]
+
+
+def test_all_rows_go_to_an_independent_output_too() -> None:
+    """Over its queue, in batches of its own."""
+    job = Job("fan")
+    made = job.input("make", generator(count=3, columns={"id": "sequence"}))
+    job.output("one", kafka("one", key="id"), after=made)
+    job.output("two", kafka("two", key="id"), after=made, on_error="dead_letter")
+    rows = [{"id": number} for number in range(10)]
+    result = run_job(job, {"make": rows}, batch_size=4)
+    assert result.rows("one") == result.rows("two") == rows
 
 
 def test_a_spec_says_that_an_output_is_independent() -> None:
