@@ -108,6 +108,7 @@ class BatchCommit:
             with self._clock("state"):
                 self._work.state_committed()
         failpoint("committed")
+        self._work.refused.committed()
         self._committed(batch, result)
 
     def _changes_nothing(self, batch: Batch, positions: dict[Partition, Position], outgoing: Sequence[Any]) -> bool:

@@ -127,7 +127,7 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
     if table is not None:
         rest = [record for record, goes in zip(records, taken(sinks, table), strict=True) if not goes]
     first = rest[0].bad.failure if rest else None
-    if rest and task.on_error.then == "fail":
+    if rest and not task.on_error.leaves_out:
         raise error_of(rest[0])
     if task.on_error.then == "skip":
         return Sorted(table, len(rest), (), first)

@@ -140,7 +140,7 @@ def assemble(
     """
     stage = resolved(graph.stage(assignment.task))
     splits = any(link.kind == "splits" for link in stage.ingress)
-    isolate = stage.task.on_error.then != "fail" or takes_failed(stage)
+    isolate = stage.task.on_error.leaves_out or takes_failed(stage)
     load = import_function if code is None else code.load
     within = _within(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)

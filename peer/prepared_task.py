@@ -15,6 +15,7 @@ from peer.lifecycle import Hooks
 from peer.loops import Loop
 from peer.position_keeper import PositionKeeper
 from peer.provenance import Provenance
+from peer.refused_records import RefusedRecords
 from peer.row_times import without_bad_times
 from peer.shards import LATE_PREFIX, Shards
 from peer.sinks import LinkSink, Sink
@@ -71,6 +72,8 @@ class _Done:
     table: pa.Table
     rows_in: int
     failed: list[Failed]
+    provenance: Provenance
+    """Where the rows came from that the function got."""
     clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
     in_force: int = NEVER
 
@@ -118,6 +121,9 @@ class PreparedTask:
     """Whether its job neither ends by itself nor is being stopped."""
     checkpoint_every: int | None = None
     """How far the checkpoints of its job are apart, in microseconds; None: it has none."""
+
+    def __post_init__(self) -> None:
+        self.refused = RefusedRecords(self.stage, self.sinks)
 
     def written(self) -> dict[str, int | None]:
         """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
@@ -202,9 +208,10 @@ class PreparedTask:
         if self.shards is not None:
             return self._through_shards(self.shards, batch, clock)
         done = self._read_and_apply(batch, clock) or self._decode_and_apply(batch, clock)
-        ways = sort_out(self.stage, self.sinks, done.failed)
+        table, refused = self.refused.left_out(done.table, done.provenance)
+        ways = sort_out(self.stage, self.sinks, [*done.failed, *refused])
         return Result(
-            done.table,
+            table,
             done.rows_in,
             ways.skipped,
             ways.first_error,
@@ -244,11 +251,12 @@ class PreparedTask:
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         aggregates = self.stage.task.window is not None and bool(self.stage.task.window.aggregate)
-        failed = [*planned.failed, *unfit(applied, planned.origins, "made" if aggregates else "row")]
+        table, refused = self.refused.left_out(_table(applied, planned.results.schema), planned.origins)
+        failed = [*planned.failed, *unfit(applied, planned.origins, "made" if aggregates else "row"), *refused]
         ways = sort_out(self.stage, self.sinks, failed)
         letters = [*ways.letters, *late_letters(self.stage, planned.late, LATE_PREFIX, planned.late_from)]
         return Result(
-            _table(applied, planned.results.schema),
+            table,
             rows_in,
             ways.skipped,
             ways.first_error,
@@ -299,7 +307,7 @@ class PreparedTask:
         clock.share_out("function", {"decode": read.seconds, "function": applied.worked}, rest="spark")
         provenance = Provenance()
         provenance.add(messages, read.rows)
-        return _Done(_table(applied, read.schema), sum(read.rows), unfit(applied, provenance))
+        return _Done(_table(applied, read.schema), sum(read.rows), unfit(applied, provenance), provenance)
 
     def _decode_and_apply(self, batch: Batch, clock: StepTimer) -> _Done:
         with clock("decode"):
@@ -314,7 +322,7 @@ class PreparedTask:
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         failed = [*rows.unread, *unfit(applied, rows.provenance)]
-        return _Done(_table(applied, rows.table.schema), rows_in, failed, rows.clocks, rows.in_force)
+        return _Done(_table(applied, rows.table.schema), rows_in, failed, rows.provenance, rows.clocks, rows.in_force)
 
     def _after_function(self) -> None:
         if self.spark is not None and gc_policy.after_batch():

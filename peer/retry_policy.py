@@ -66,7 +66,12 @@ class Reaction(enum.Enum):
 
 
 def policy(
-    error: Exception, *, may_restart: bool, store_reached: bool | None, runner_alive: Callable[[], bool]
+    error: Exception,
+    *,
+    may_restart: bool,
+    store_reached: bool | None,
+    runner_alive: Callable[[], bool],
+    retries_task: bool = False,
 ) -> Reaction:
     """What to do about an error that came out of a task's batches.
 
@@ -75,6 +80,7 @@ def policy(
         may_restart: whether the slot was being opened or worked on; otherwise the loop has given up already.
         store_reached: whether the output that keeps the positions has been reached; None: there is none.
         runner_alive: whether Spark can still run tasks. Asked only if the error leaves that open.
+        retries_task: whether the task's ``on_error`` is to begin it again where it would fail the job.
     """
     if may_restart and (isinstance(error, (ProducerLost, ReaderLost)) or should_reconnect(error, store_reached)):
         return Reaction.RESTART
@@ -84,7 +90,7 @@ def policy(
         return Reaction.FAIL_UNLESS_ENDED
     if isinstance(error, (FunctionError, InputError, OutputError)):
         # After the back-off there may be room again, and the share be back; the other errors would come again.
-        again = may_pass(error) or error.code in _SEEN_AGAIN
+        again = retries_task or may_pass(error) or error.code in _SEEN_AGAIN
         return Reaction.FAIL_TASK if again else Reaction.FAIL_JOB
     if isinstance(error, SetupError) and error.code == "SX-SPARK-LOST" and not runner_alive():
         return Reaction.LOSE_RUNNER

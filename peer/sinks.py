@@ -278,7 +278,7 @@ class TopicSink:
         self._marks = bool(link.options.get("end_marker"))
         self._job = job
         self._partitions = partitions
-        self._topic = link.topic
+        self.topic = link.topic
         self._format = form
         self._filter = EdgeFilter(link, load)
         self.takes = self._filter.takes
@@ -292,7 +292,11 @@ class TopicSink:
     ) -> Iterator[Outgoing | Records]:
         rows = self._filter.rows(results, failed, late)
         if rows.num_rows:  # a table without rows may lack columns, and so the key
-            yield Records(self._topic, list(self._format.encode(rows)))
+            yield Records(self.topic, self.records(rows))
+
+    def records(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of the record of each row."""
+        return list(self._format.encode(rows))
 
     def committed(self) -> None:
         pass
@@ -306,7 +310,7 @@ class TopicSink:
     def end_markers(self, uuid: str) -> Iterator[Outgoing]:
         for partition in range(self._partitions() if self._marks else 0):
             headers = [(END_HEADER, uuid.encode()), (JOB_HEADER, self._job.encode())]
-            yield Outgoing(self._topic, None, partition, headers=headers)
+            yield Outgoing(self.topic, None, partition, headers=headers)
 
     def sealed(self) -> None:
         pass

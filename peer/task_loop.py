@@ -47,7 +47,7 @@ from peer.telemetry import tell_uncommitted
 from queues.batch import Batch
 from queues.connectivity import reach_kafka
 from queues.lost import NotLetIn
-from queues.transaction_errors import TransactionAborted
+from queues.transaction_errors import RecordsRefused, TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
@@ -179,7 +179,9 @@ class TaskLoop:
             self._batch.check(batch)
             self._batch.commit(batch, *result)  # 5, 6, 7
             self._handle.worked = True
-        except (TransactionAborted, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
+        except (TransactionAborted, RecordsRefused, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
+            if isinstance(reason, RecordsRefused) and not self._work.refused.learn(reason.refusals):
+                raise
             log.info("batch_dropped", cause=str(reason) or type(reason).__name__)
             failed = "dropped", str(reason) or type(reason).__name__
             refused = isinstance(reason, TransactionAborted) and not reason.passing
@@ -230,6 +232,7 @@ class TaskLoop:
             may_restart=may_restart,
             store_reached=self.session.store_reached,
             runner_alive=lambda: self._work.is_alive,
+            retries_task=self._work.stage.task.on_error.then == "retry_task",
         )
 
     def _restart(self, reason: Exception) -> None:

@@ -32,7 +32,7 @@ LETTER_FORMAT = 2
 
 Kind = Literal["row", "raw", "large", "made"]
 """What the value of a dead letter is: a row that the task read, as an Arrow block; the bytes from a user's topic; nothing (too
-large); or a row that the task made itself: the result of a window, or a timer.
+large); or a row that the task made itself: the result of a window or a timer, or one that Kafka refused.
 """
 
 LARGEST = 950_000
@@ -47,8 +47,9 @@ NO_VALUE = Failure(
 
 MADE = Failure(
     "SX-LETTER-MADE",
-    "this dead letter is the result of a window or a timer, and cannot be redone: the task would take it for a row that it reads",
-    fix="correct the function, and run the rows of that window or key again; then `sardonyx dlq drop` closes the letter",
+    "this dead letter is a row that the task made, and cannot be redone: the task would take it for one that it reads",
+    cause="it is the result of a window or a timer, or a result of a function that Kafka refused",
+    fix="correct the function, and run the rows that it was made of again; then `sardonyx dlq drop` closes the letter",
 )
 """The failure of a dead letter of kind ``made`` that is redone."""
 

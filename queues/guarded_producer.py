@@ -48,6 +48,9 @@ _LOOK = 0.1
 _THROWN_AWAY = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD)
 """What the client says of messages of a transaction, or of a request, that has failed for another reason."""
 
+_MOST_KEPT = 10_000
+"""Refused messages of one transaction that are kept."""
+
 _BROKEN = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 """What it says of connections."""
 
@@ -58,23 +61,19 @@ class ProducerEvents:
     """
 
     def __init__(self) -> None:
-        self.refusal: Refusal | None = None
-        """The message of the open transaction that the broker refused, if it did."""
+        self.refusals: list[Refusal] = []
+        """Messages of the open transaction that were refused, at most :data:`_MOST_KEPT`."""
         self.broken: float | None = None
         """When a connection last broke, or could not be made, since positions were last sent."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Keep the first reason, for which the transaction failed. That a message was thrown away is not a reason.
+        """Keep what the broker says of a message that it refuses. That a message was thrown away is not a reason.
 
-        All messages of a request are refused for one of them, and it is not said for which. The likeliest is kept: the largest,
-        or the first without a key.
+        All messages of a request may be refused for one of them, without a word for which.
         """
-        if error is None or error.code() in _THROWN_AWAY:
+        if error is None or error.code() in _THROWN_AWAY or len(self.refusals) == _MOST_KEPT:
             return
-        found = Refusal.of(error, message)
-        before = self.refusal
-        if before is None or (error.code() == before.error.code() and found.likeliness > before.likeliness):
-            self.refusal = found
+        self.refusals.append(Refusal.of(error, message.topic(), message.key(), message.value()))
 
     def failed(self, error: KafkaError) -> None:
         """An error that belongs to no call: mostly one of a connection."""

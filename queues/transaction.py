@@ -10,6 +10,10 @@ stand in Kafka, and librdkafka keeps it to send it again. When the transaction i
 gives its sequence number to the next one. The broker takes that one for the same record, answers that it has it, and the next
 transaction commits without it (seen with librdkafka 2.16; see docs/design/faults.md). A new producer has a new epoch, in which
 sequence numbers start again.
+
+Kafka refuses a whole request of many records for one of them, and may not say for which. The batch is then written again with
+each record in a request of its own, so that what is called refused is nothing but what Kafka never takes
+(:class:`queues.transaction_errors.RecordsRefused`).
 """
 
 from __future__ import annotations
@@ -21,13 +25,20 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from queues.block import record_too_large
 from queues.client import RECONNECT_MS
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted, exception_for, exception_of
-from sardonyx.core.errors import InternalError, OutputError, SetupError
+from queues.transaction_errors import (
+    ProducerLost,
+    RecordsRefused,
+    Refusal,
+    RefusedTogether,
+    RightMissing,
+    TransactionAborted,
+    exception_for,
+)
+from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
@@ -83,10 +94,15 @@ class TransactionalWriter:
         """The partition of records with an empty key, for which librdkafka's CRC-32 would go by chance; the sum itself is 0."""
         self._topics: set[str] = set()
         """Those of the open transaction's messages."""
+        self._too_large: list[Refusal] = []
+        """The open transaction's messages that the client itself does not take."""
+        self._alone = False
+        """Whether each record goes in a request of its own, because several were refused together. It stays so if Kafka takes
+        each of them: then only their requests are larger than the topic's ``max.message.bytes``."""
         self._producer = self._client()
 
     def _client(self) -> GuardedProducer:
-        return GuardedProducer(self._config, self._timeout)
+        return GuardedProducer(self._config | ({"batch.num.messages": 1} if self._alone else {}), self._timeout)
 
     def open(self) -> None:
         """Take the slot over. Must come before the positions are read, or the predecessor could still move them.
@@ -124,8 +140,8 @@ class TransactionalWriter:
 
         Raises:
             TransactionAborted: nothing was written. The writer can be used at once.
+            RecordsRefused: the same, and it would be so again with these records.
             ProducerLost: the outcome is unknown, or the producer is fenced. Make a new one, and read the committed positions.
-            OutputError: ``SX-RECORD-TOO-LARGE``, ``SX-KAFKA-REJECTED``; nothing was written.
             SetupError: ``SX-KAFKA-DENIED``; nothing was written.
         """
         if not positions:
@@ -135,7 +151,7 @@ class TransactionalWriter:
             self._write(messages, positions, group_metadata, clock)
         except (ProducerLost, TransactionAborted) as error:
             # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
-            refusal = events.refusal
+            refusal = next(iter(events.refusals), None)
             reason = error.error if isinstance(error, RightMissing) else refusal and refusal.error
             if reason is None or not is_denial(reason):
                 raise
@@ -153,13 +169,25 @@ class TransactionalWriter:
             return
         try:
             self._abort()
-            refusal = self._producer.events.refusal
+            refused = self._refused(failure)
             self._renew()
-            if isinstance(failure, TransactionAborted) and not failure.passing and refusal is not None:
-                raise exception_of(refusal) from failure
+            if refused is not None:
+                raise refused from failure
             raise failure
         finally:
             del failure  # it refers to this frame
+
+    def _refused(self, failure: BaseException) -> TransactionAborted | RecordsRefused | None:
+        """Why the broker refused a message of a transaction that is aborted; None: that is not why it is."""
+        refusals = self._producer.events.refusals
+        if not isinstance(failure, TransactionAborted) or failure.passing or not refusals:
+            return None
+        first = refusals[0]
+        if not first.of_one_record:
+            return TransactionAborted(first.error, first.topic)
+        found = [refusal for refusal in refusals if refusal.of_one_record]
+        self._alone = len(found) > 1 and not self._alone
+        return RefusedTogether(first.error, first.topic) if self._alone else RecordsRefused(found)
 
     def _attempt(
         self,
@@ -176,12 +204,15 @@ class TransactionalWriter:
         Raises:
             ProducerLost: there is nothing to abort with.
         """
-        self._producer.events.refusal = None
+        self._producer.events.refusals.clear()
         self._topics.clear()
+        self._too_large = []
         self._producer.call("begin_transaction")
         try:
             with clock("write"):  # 5
                 whole = all(map(self._produce, messages))
+                if self._too_large:
+                    raise RecordsRefused(self._too_large)
                 failpoint("written")
                 offsets = [
                     TopicPartition(partition.topic, partition.number, position.offset, metadata=position.metadata())
@@ -237,8 +268,10 @@ class TransactionalWriter:
                 code = error.args[0].code()
                 if code == KafkaError._STATE:
                     return False
-                if code == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise _too_large(topic, value, key) from error
+                if code == KafkaError.MSG_SIZE_TOO_LARGE:  # there may be more of them, which are heard of together
+                    limit = int(self._config.get("message.max.bytes", 1_000_000))
+                    self._too_large.append(Refusal.of(error.args[0], topic, key, value, limit))
+                    return True
                 raise exception_for(error.args[0]) from error
 
     def _denied(self, reason: KafkaError, topic: str = "") -> SetupError:
@@ -273,9 +306,3 @@ class TransactionalWriter:
         self._producer.close()
         self._producer = self._client()
         self.open()
-
-
-def _too_large(topic: str, value: bytes | None, key: bytes | None) -> OutputError:
-    error = record_too_large(len(value or b"") + len(key or b""), 1_000_000, value)
-    error.where["topic"] = topic
-    return error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from queues.client import Message
 from queues.denied import is_denial
+from queues.messages import digest_of
 from sardonyx.core.errors import OutputError
 from sardonyx.core.text import shorten
 
@@ -30,8 +31,15 @@ class Verdict(enum.Enum):
     REBUILD = "new producer; only the broker knows what was committed"
 
 
+_OF_ONE_RECORD = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+"""Why a broker, or the client itself, never takes a record, whatever is sent with it."""
+
+
+_LEAVE_OUT = 'on_error="skip" or "dead_letter" of the output leaves such records out.'
+
+
 class Refusal(NamedTuple):
-    """A message that the broker did not take."""
+    """A message that was not taken."""
 
     error: KafkaError
     topic: str
@@ -39,21 +47,53 @@ class Refusal(NamedTuple):
     keyed: bool
     record: str
     """Its key and value as a text, shortened."""
+    digest: bytes
+    """Of key and value: see :func:`queues.messages.digest_of`."""
+    limit: int | None = None
+    """If the client itself refused it: the most bytes that it takes."""
 
     @classmethod
-    def of(cls, error: KafkaError, message: Message) -> Refusal:
+    def of(
+        cls, error: KafkaError, topic: str, key: bytes | None, value: bytes | None, limit: int | None = None
+    ) -> Refusal:
         """What is kept of a message, which may be large."""
-        key, value = message.key(), message.value()
-        size = len(key or b"") + len(value or b"")
         shown = "no key" if key is None else f"key {shorten(repr(key[:80]))}"
-        return cls(
-            error, message.topic(), size, key is not None, f"{shown}, value {shorten(repr(value and value[:200]), 200)}"
-        )
+        text = f"{shown}, value {shorten(repr(value and value[:200]), 200)}"
+        size = len(key or b"") + len(value or b"")
+        return cls(error, topic, size, key is not None, text, digest_of(key, value), limit)
 
     @property
-    def likeliness(self) -> int:
-        """Of several messages that were refused together, the reason is likely the one for which this is greatest."""
-        return self.size if self.error.code() == KafkaError.MSG_SIZE_TOO_LARGE else not self.keyed
+    def of_one_record(self) -> bool:
+        """Whether the reason lies in a record, and not in the topic or the client."""
+        return self.error.code() in _OF_ONE_RECORD
+
+    def explained(self) -> OutputError:
+        """The error that says why the record was not taken."""
+        where = {"topic": self.topic}
+        if self.error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            most = "It is larger than the topic's max.message.bytes." if self.limit is None else ""
+            most = most or f"A message holds at most {self.limit:,} bytes."
+            return OutputError(
+                "SX-RECORD-TOO-LARGE",
+                f"Kafka refused a record for topic {self.topic} as too large.",
+                cause=f"{most} It takes {self.size:,} bytes: {self.record}",
+                fix="Make the function give smaller records, or raise message.max.bytes on the broker, the topic's "
+                f'max.message.bytes and `"message.max.bytes"` under [kafka] in the settings. {_LEAVE_OUT}',
+                where=where,
+            )
+        why = "Kafka does not say why." if self.keyed else "Probably a compacted topic, which takes none without a key."
+        change = (
+            "Change the records in the task before, or the settings of the topic."
+            if self.keyed
+            else "Let the output name a column as key=..., with a value in each row, or set cleanup.policy=delete for the topic."
+        )
+        return OutputError(
+            "SX-KAFKA-REJECTED",
+            f"Kafka does not take a record for topic {self.topic}: {self.error.str()}",
+            cause=f"{self.record}. {why}",
+            fix=f"{change} {_LEAVE_OUT}",
+            where=where,
+        )
 
 
 class TransactionAborted(Exception):
@@ -67,6 +107,27 @@ class TransactionAborted(Exception):
     def passing(self) -> bool:
         """Whether it is enough to try again: the group has moved on, or a broker was away."""
         return self.error.code() in _PASSING
+
+
+class RefusedTogether(TransactionAborted):
+    """Several records were refused together, one of which may be the reason. With the next attempt each is sent by itself."""
+
+    @property
+    def passing(self) -> bool:
+        return True
+
+
+class RecordsRefused(OutputError):
+    """Kafka never takes these records; nothing was written. As an error it is about the first of them.
+
+    Args:
+        refusals: one for each such record, at least one.
+    """
+
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        first = refusals[0].explained()
+        super().__init__(first.code, first.message, cause=first.cause, fix=first.fix, where=first.where)
+        self.refusals = refusals
 
 
 class ProducerLost(Exception):
@@ -99,31 +160,3 @@ def exception_for(reason: KafkaError) -> Exception:
     if classify(reason) is Verdict.ABORT:
         return TransactionAborted(reason)
     return ProducerLost(f"{reason.name()}: {reason.str()}")
-
-
-def exception_of(refusal: Refusal) -> Exception:
-    """The exception for a transaction that left nothing, because the broker refused a message of it."""
-    if refusal.error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return OutputError(
-            "SX-RECORD-TOO-LARGE",
-            f"Kafka refused a record for topic {refusal.topic} as too large.",
-            cause=f"It is larger than the topic's max.message.bytes. It takes {refusal.size:,} bytes: {refusal.record}",
-            fix="Make the function give smaller records, or raise max.message.bytes of the topic.",
-            where={"topic": refusal.topic},
-        )
-    if refusal.error.code() == KafkaError.INVALID_RECORD:
-        return OutputError(
-            "SX-KAFKA-REJECTED",
-            f"Kafka does not take a record for topic {refusal.topic}: {refusal.error.str()}",
-            cause=f"{refusal.record}. "
-            + (
-                "Kafka does not say why."
-                if refusal.keyed
-                else "Probably a compacted topic, which takes none without a key."
-            ),
-            fix="Change the records in the task before, or the settings of the topic; nothing of the batch was written."
-            if refusal.keyed
-            else "Let the output name a column as key=..., with a value in each row; or set cleanup.policy=delete for the topic.",
-            where={"topic": refusal.topic},
-        )
-    return TransactionAborted(refusal.error, refusal.topic)

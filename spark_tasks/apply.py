@@ -101,7 +101,7 @@ class TaskFunction:
         self._task = task
         self._cores: int = spark.sparkContext.defaultParallelism
         self._types = SettledTypes()
-        self._isolate = task.on_error.then != "fail" if isolate is None else isolate
+        self._isolate = task.on_error.leaves_out if isolate is None else isolate
         self._abandoned = threading.Event()
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class TaskFunction:
         if code is not None:
             code.users.add(self)
         self._functions = [
-            fused_function(each, code, may_skip=task.on_error.then == "fail")
+            fused_function(each, code, may_skip=not task.on_error.leaves_out)
             for each in (task, *fused)
             if each.fn is not None
         ]

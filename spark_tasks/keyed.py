@@ -74,7 +74,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
             declared,
             task.schema,
             task.params,
-            task.on_error.then == "fail",
+            not task.on_error.leaves_out,
             first_fails=True,
         )
         super().__init__(spark, task, code, plan)

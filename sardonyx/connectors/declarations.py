@@ -111,6 +111,7 @@ def kafka(
     value_schema: str | None = None,
     register: bool | None = None,
     end_marker: bool | None = None,
+    independent: bool | None = None,
 ) -> Connector:
     """A Kafka topic of the user's, one record a message; it is read and written in place.
 
@@ -135,6 +136,8 @@ def kafka(
             default. False: it must be there already.
         end_marker: output: whether the job writes a message without key and value, with the header ``sx-end``, to the end of
             each partition when it completes or is stopped. A job with ``end="marker"`` reads up to there.
+        independent: output: whether it runs as a task of its own, with a queue, a consumer group and transactions of its own.
+            Then a topic that cannot be written stops only this output. An output with ``on_error`` always does.
     """
     return _connector("kafka", locals())
 

@@ -249,6 +249,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "key_partitioner": Option(*_words("crc32", "murmur2")),
             "partitions": Option(int, "a number from 1 on", check=_from(1)),
             "end_marker": Option(bool, "true or false"),
+            "independent": Option(bool, "true or false"),
         },
     },
     "generator": {

@@ -245,7 +245,7 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     them.
     That is so if a later task groups them, puts them into windows or keeps a state for their keys, if an edge out of the input
     has a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
-    unless it groups or has a lifecycle.
+    unless it groups, has a lifecycle or is ``independent``, as is one with ``on_error``.
     An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
     So does one of two with different ``key_partitioner`` after the same task, because its client can have only one.
     Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
@@ -472,6 +472,7 @@ def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]])
         if t.type == "output"
         and stands_still(t)
         and not t.group_by
+        and not t.options.get("independent")
         and not inputs.intersection(ins[n])
         and not (t.options.get("end_marker") and len(ins[n]) > 1)
     }

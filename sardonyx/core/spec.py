@@ -77,9 +77,15 @@ class OnError(
     retries: int = 0
     backoff: str = DEFAULT_BACKOFF
     """Before the first run again; before each later one twice as long."""
-    then: Literal["fail", "skip", "dead_letter"] = "fail"
-    """``fail`` ends the job with the first traceback; ``skip`` leaves the record out, counts it and shows the count;
-    ``dead_letter`` does so too and keeps the record, with what went wrong, on a queue of the task's own."""
+    then: Literal["fail", "retry_task", "skip", "dead_letter"] = "fail"
+    """``fail`` ends the job with the first traceback; ``retry_task`` lets the task begin again from its committed positions,
+    until it has failed more often than the job's ``failure_limit``; ``skip`` leaves the record out, counts it and shows the
+    count; ``dead_letter`` does so too and keeps the record, with what went wrong, on a queue of the task's own."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the task goes on without the record."""
+        return self.then in ("skip", "dead_letter")
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -166,7 +172,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     next_partitions: int | None = None
     """Its inputs stand still until its queues are read to their end: then they get so many partitions. Only a change says it."""
     failure_limit: int = 3
-    """How many failures of one task that are not its function's fault (a lost broker, Spark) a job outlives."""
+    """How many failures of one task that are not its function's fault (Spark), or whose ``on_error`` says so, a job outlives."""
     max_backlog: int | dict[str, int] | None = None
     """How many rows of a queue may be unread before the task that writes it pauses; 0: any number. Of all queues, or by link.
     None, and for links that it does not name: the cluster's default."""

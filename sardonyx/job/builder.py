@@ -175,8 +175,8 @@ class Job(Relations, Graphs, Rounds, Cycles):
             batch_size: how many rows (not bytes) a batch aims at.
             batch_timeout: how soon a batch that is not full begins after the one before it began, such as ``"100 ms"``. A row
                 that comes alone waits for no other.
-            on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"skip"`` or ``"dead_letter"``, or an
-                ``OnError(retries=..., backoff=..., then=...)``.
+            on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"retry_task"``, ``"skip"`` or
+                ``"dead_letter"``, or an ``OnError(retries=..., backoff=..., then=...)``.
             schema: columns of its results and their types, such as ``"id bigint, amount decimal(10,2)"``. Others have the types
                 of their values. A record whose results do not fit goes by ``on_error``.
             group_by: the column or columns, or the function, by which rows belong together: all with equal keys go to

@@ -25,7 +25,7 @@ from sardonyx.core.text import listed, near, nearest
 from sardonyx.core.timing import MOST_AHEAD, AggregateKind, AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.job.parse_fields import DECIDED_BY_US, fields_of, kind_of, plain, problem, shown
 
-_ON_ERROR = ("fail", "skip", "dead_letter")
+_ON_ERROR = ("fail", "retry_task", "skip", "dead_letter")
 _ALSO_CALLED = {
     "sliding": "hopping",
     "fixed": "tumbling",
@@ -170,11 +170,19 @@ def _task(entry: object, index: int, base: Path | None, problems: list[SardonyxE
                 problems.append(problem(name, f"{wrong} cannot be sent with the job", fix, code=code))
                 written.pop(key)
     fields = fields_of(TaskSpec, written, name, problems)
-    task = TaskSpec(**{"name": name, "type": "function", **fields})
+    task = _settled(TaskSpec(**{"name": name, "type": "function", **fields}))
     if task.time is None or task.time.kind != "column" or task.time.ahead is not None or task.connector != "kafka":
         return task
     # The spec says it, and not its default: a job that runs goes on by what it was submitted with.
     return msgspec.structs.replace(task, time=msgspec.structs.replace(task.time, ahead=MOST_AHEAD))
+
+
+def _settled(task: TaskSpec) -> TaskSpec:
+    """An output with ``on_error`` has batches of its own. The spec says so: a job that runs is what it was submitted as."""
+    bound = task.type == "output" and task.connector == "kafka" and task.fn is None and not task.fuse
+    if bound and task.on_error != OnError() and "independent" not in task.options:
+        return msgspec.structs.replace(task, options={**task.options, "independent": True})
+    return task
 
 
 def _on_error(written: object, task: str, problems: list[SardonyxError]) -> OnError:

@@ -15,7 +15,7 @@ Function = Callable[..., Any] | str
 Lifecycle = type | str
 """A class at the top level of a module, or its name as ``module:Class``."""
 
-ErrorPolicy = Literal["fail", "skip", "dead_letter"] | OnError | Mapping[str, Any]
+ErrorPolicy = Literal["fail", "retry_task", "skip", "dead_letter"] | OnError | Mapping[str, Any]
 """What happens to a record that makes the function raise; see :class:`sardonyx.OnError`."""
 
 

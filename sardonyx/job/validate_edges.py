@@ -149,6 +149,12 @@ def _has_batches_of_its_own(fused: _Fused) -> tuple[str, str] | None:
     return message, "give that to the first of the fused tasks, or remove fuse"
 
 
+def _is_independent(fused: _Fused) -> tuple[str, str] | None:
+    if fused.stage is None or not fused.task.options.get("independent"):
+        return None
+    return f"it is independent, but works in the batches of {fused.source!r}", "remove fuse, or independent"
+
+
 def _gives_failed_records(fused: _Fused) -> tuple[str, str] | None:
     name = fused.task.name
     targets = [
@@ -184,6 +190,7 @@ _FUSING_RULES: tuple[Callable[[_Fused], tuple[str, str] | None], ...] = (
     _read_by_others,
     _takes_a_part,
     _has_batches_of_its_own,
+    _is_independent,
     _gives_failed_records,
     _keeps_positions,
     _commits_in_a_database,
@@ -228,6 +235,9 @@ def problems_of_task(task: TaskSpec) -> Iterator[SardonyxError]:
     if task.on_error.retries < 0:
         message = f"on_error: retries cannot be {task.on_error.retries}"
         yield problem("SX-JOB-ON-ERROR", task.name, message, fix="give 0 (no retry) or more")
+    if task.on_error != OnError() and task.options.get("independent") is False:
+        message = "it has on_error, which takes batches of its own, but independent is false"
+        yield problem("SX-JOB-ON-ERROR", task.name, message, fix="remove independent, or on_error")
     try:
         units.seconds(task.on_error.backoff)
     except ValueError as error:

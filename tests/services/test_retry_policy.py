@@ -114,6 +114,22 @@ def test_every_error_has_one_reaction(
         assert found is expected
 
 
+@pytest.mark.parametrize("code", ["SX-FN-RAISED", "SX-FN-LIFECYCLE", "SX-KAFKA-REJECTED"])
+def test_a_bad_record_may_let_its_task_begin_again(code: str) -> None:
+    """With ``on_error="retry_task"``, what would fail the job is a failure of the task, which ``failure_limit`` counts."""
+    kind = OutputError if code == "SX-KAFKA-REJECTED" else FunctionError
+    for retries_task, expected in ((True, Reaction.FAIL_TASK), (False, Reaction.FAIL_JOB)):
+        found = policy(
+            kind(code, "no"),
+            may_restart=True,
+            store_reached=None,
+            runner_alive=lambda: True,
+            retries_task=retries_task,
+        )
+        assert found is expected
+    assert not may_pass(kind(code, "no"))  # else it would not be counted
+
+
 @pytest.mark.parametrize("may_restart", [True, False])
 @pytest.mark.parametrize(("alive", "expected"), [(True, Reaction.FAIL_TASK), (False, Reaction.LOSE_RUNNER)])
 def test_a_lost_spark_is_the_daemons_matter(alive: bool, expected: Reaction, may_restart: bool) -> None:

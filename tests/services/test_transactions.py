@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from queues import confirmed_end
 from queues.guarded_producer import CALL, GuardedProducer
-from queues.messages import Outgoing, Records
-from queues.transaction_errors import ProducerLost, TransactionAborted
+from queues.messages import Outgoing, Records, digest_of
+from queues.transaction_errors import ProducerLost, RecordsRefused, RefusedTogether, TransactionAborted
 from sardonyx.core.errors import OutputError, SardonyxError
 from tests.services.one_task import Task, commit, counted, next_batch
 from tests.waiting import until
@@ -151,7 +152,9 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
     reader, first, second = task.reader(), task.writer(0), task.writer(1)
     batch = next_batch(reader)
     large = Outgoing(topic, b"".join(uuid.uuid4().bytes for _ in range(400)), 0)
-    with pytest.raises(OutputError) as at_the_end:
+    with pytest.raises(RefusedTogether):
+        commit(first, reader, batch, [Outgoing(topic, b"small", 0), large])
+    with pytest.raises(OutputError) as at_the_end:  # each by itself
         commit(first, reader, batch, [Outgoing(topic, b"small", 0), large])
     assert at_the_end.value.code == "SX-RECORD-TOO-LARGE"
     assert at_the_end.value.where == {"topic": topic}
@@ -171,7 +174,7 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
 
 
 def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
-    """With the topic and the record that is the likely reason: others of its request were refused with it."""
+    """With the topic and the record that is the reason, also if others of its request were refused with it."""
     topic = f"{task.settings.deployment}-compact"
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
@@ -179,11 +182,49 @@ def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
     task.feed(3)
     reader, writer = task.reader(), task.writer()
     batch = next_batch(reader)
-    with pytest.raises(OutputError) as refused:
-        commit(writer, reader, batch, [Records(topic, [(b"k", b"good"), (None, b"without a key"), (b"l", b"good")])])
+    records = [Records(topic, [(b"k", b"good"), (None, b"without a key"), (b"l", b"good")])]
+    with pytest.raises((RefusedTogether, RecordsRefused)):  # brokers since 2.4 say which it is
+        commit(writer, reader, batch, records)
+    with pytest.raises(RecordsRefused) as refused:
+        commit(writer, reader, batch, records)
+    assert len(refused.value.refusals) == 1
     assert refused.value.code == "SX-KAFKA-REJECTED"
     assert topic in refused.value.message
     assert "failed to validate record" in refused.value.message
     assert refused.value.cause.startswith("no key, value b'without a key'. Probably a compacted topic")
     assert "key=" in refused.value.fix
     assert confirmed_end.read_all(task.settings, topic) == []
+
+
+def test_only_what_a_broker_never_takes_is_refused(task: Task):
+    """Not what is sent with it in one request, nor small records whose requests are too large for the topic."""
+    topic = f"{task.settings.deployment}-tight"
+    client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
+    config = {"max.message.bytes": "10000", "cleanup.policy": "compact"}
+    (made,) = client.create_topics([NewTopic(topic, 1, 1, config=config)]).values()
+    made.result()
+    task.feed(3)
+    reader, writer = task.reader(), task.writer()
+    batch = next_batch(reader)
+    rng = random.Random(1)
+    sizes = {3: 40_000, 4: 20_000, 11: 2_000_000}
+    records = [
+        (None if number in (7, 12) else b"%d" % number, rng.randbytes(sizes.get(number, 3_000))) for number in range(20)
+    ]
+    good, refused = list(records), set()
+
+    def is_written() -> bool:
+        nonlocal good
+        try:
+            commit(writer, reader, batch, [Records(topic, good)])
+        except RefusedTogether:
+            return False
+        except RecordsRefused as error:
+            refused.update(refusal.digest for refusal in error.refusals)
+            good = [record for record in records if digest_of(*record) not in refused]
+            return False
+        return True
+
+    until(is_written, what="the commit")
+    assert good == [record for number, record in enumerate(records) if number not in (3, 4, 7, 11, 12)]
+    assert confirmed_end.read_all(task.settings, topic) == [value for _, value in good]
