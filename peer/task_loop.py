@@ -28,6 +28,7 @@ Steps 3 to 7 are in :mod:`peer.batch_commit`, the beginning of an input in :mod:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -52,6 +53,7 @@ from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
 from sardonyx.core.notes import BatchInHand
+from sardonyx.core.positions import Partition
 from sardonyx.core.telemetry import Outcome
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
@@ -163,11 +165,7 @@ class TaskLoop:
             failpoint("read")  # 1
             number = reader.number_due(pending) if self._by_shard else None
             batch = reader.cut(self._batch_size, number)  # 2
-            pending = {partition for partition in pending if number in (None, partition.number)}
-            if self._work.shards is not None and not reader.add(
-                batch, self._work.shards.together([*batch.positions, *pending])
-            ):
-                raise BatchDropped("the group has not given all partitions of its keys to this peer")
+            self._add_shards(batch, [place for place in pending if number in (None, place.number)])
             self._begin(batch)
             failpoint("cut")
             if not batch.positions:  # only ends of partitions that say nothing new
@@ -196,6 +194,12 @@ class TaskLoop:
             self._uncommitted(*failed)
             failpoint("rewind")
             self._drop(pause)
+
+    def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
+        """Have a batch move all partitions whose keys are in one shard with its own, or with one that has more to do."""
+        shards = self._work.shards
+        if shards is not None and not self.session.reader.add(batch, shards.together([*batch.positions, *pending])):
+            raise BatchDropped("the group has not given all partitions of its keys to this peer")
 
     def _begin(self, batch: Batch) -> None:
         """From here on the batch takes its time."""

@@ -25,6 +25,8 @@ log = structlog.get_logger()
 
 _RESTS = 19
 """After an audit the auditor rests so many times as long as it took: so it works for a twentieth of the time at most."""
+_FIRST_RULES = 4
+"""By these rules and later ones coordinators know what an audit tells."""
 
 Audit = Callable[[str, JobSpec, Mapping[str, LinkFacts], str], InputError | None]
 """``audit(job, spec, facts, link)``: what is wrong with a link; None: nothing, or it cannot be told now."""
@@ -106,7 +108,11 @@ class LinkAuditor:
 
 
 def _turns(state: State) -> Iterator[_Turn]:
-    """The links between tasks of all jobs that run without end, and are not being changed."""
+    """The links between tasks of all jobs that run without end, and are not being changed. None as long as a
+    coordinator of the release before may take over.
+    """
+    if state.rules < _FIRST_RULES:
+        return
     for name, plan in state.plans.items():
         job = state.jobs[name]
         changes = job.next_spec is not None or job.gone_spec is not None
