@@ -230,6 +230,46 @@ job.output("out", {output.replace("TOPIC", topic)}, fn=same, after=grown)
     told(result, "SX-RECORD-TOO-LARGE", "smaller records", "max.message.bytes")
 
 
+def test_records_that_kafka_refuses_are_left_out(house: House, tmp_path: Path) -> None:
+    """By ``on_error`` of the output that writes them: what is refused with them, and what other outputs write, is all there."""
+    keyed = house.make_topic("refused-keyed", **{"cleanup.policy": "compact"})
+    small = house.make_topic("refused-small", **{"max.message.bytes": "10000"})
+    plain = house.make_topic("refused-plain")
+    text = f"""
+import random
+
+def mark(row: dict) -> dict:
+    number = row["id"]
+    size = 2_000_000 if number == 7 else 40_000 if number in (3, 4) else 3_000
+    text = "x" * size if number == 7 else random.Random(number).randbytes(size // 2).hex()
+    return {{"id": number, "k": None if number % 5 == 0 else str(number), "text": text}}
+
+job = Job("refused")
+marked = job.task("mark", mark, after=job.input("make", generator(count=20, columns={{"id": "sequence"}})))
+job.output("keyed", kafka("{keyed}", key="k"), after=marked, on_error="dead_letter")
+job.output("small", kafka("{small}"), after=marked, on_error="skip")
+job.output("plain", kafka("{plain}"), after=marked.where(without_large))
+"""
+    condition = """
+def without_large(row: dict) -> bool:
+    return row["id"] != 7
+"""
+    handle = house.submit(tmp_path, HEAD + condition + text)
+    view = house.completed(handle)
+
+    def ids(topic: str) -> list[int]:
+        return sorted(record["id"] for record in house.records(topic))
+
+    assert ids(keyed) == [n for n in range(20) if n % 5 and n != 7]
+    assert ids(small) == [n for n in range(20) if n not in (3, 4, 7)]
+    assert ids(plain) == [n for n in range(20) if n != 7]
+    assert (view.task("keyed").rows_out, view.task("keyed").dead) == (15, 5)
+    assert (view.task("small").rows_out, view.task("small").skipped) == (17, 3)
+    house.call("dlq", "export", handle.id, "--out", str(tmp_path / "letters.jsonl"))
+    kept = (tmp_path / "letters.jsonl").read_text()
+    assert (kept.count("SX-KAFKA-REJECTED"), kept.count("SX-RECORD-TOO-LARGE")) == (4, 1)
+
+
 # --- Functions --------------------------------------------------------------------------------------------------------
 
 RAISING = """
