@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from coordinator.core.projection import project
 from coordinator.core.state import State
@@ -181,7 +181,7 @@ class Archive:
 def _opened(held: Held) -> Iterator[LogFile]:
     try:
         with gzip.open(held.file, "rb") as source:
-            yield LogFile(source, str(held.file))
+            yield LogFile(cast("IO[bytes]", source), str(held.file))
     except (OSError, EOFError, zlib.error) as error:
         raise SardonyxError(
             "SX-LOG-FILE",

@@ -21,11 +21,12 @@ from coordinator.core.state import Job, State, new_state
 from coordinator.core.stored_state import decode_state, encode_state, older_rules, refuse_newer_rules
 from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
+from sardonyx.core.conditions import Condition, functions_in
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, JobChanged, JobSubmitted, SetAside
 from sardonyx.core.notes import JobNote
 from sardonyx.core.secrets import Secrets, masked
-from sardonyx.core.spec import JobSpec, TaskSpec, decode_spec, encode_spec
+from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="line"):
@@ -120,6 +121,9 @@ class Mask:
         for task in spec.catalog:
             self._secrets.learn(task.options)
             self._secrets.learn(task.params)
+        for route in spec.routes.values():
+            for _, params in functions_in(route.where or ""):
+                self._secrets.learn(params)
 
     def learn_job(self, job: Job) -> None:
         """The same of a job in a state, and of the spec that it is being changed to."""
@@ -129,7 +133,8 @@ class Mask:
 
     def spec(self, spec: JobSpec) -> JobSpec:
         """A job without its secrets."""
-        return msgspec.structs.replace(spec, catalog=[self._task(task) for task in spec.catalog])
+        routes = {link: self._route(route) for link, route in spec.routes.items()}
+        return msgspec.structs.replace(spec, catalog=[self._task(task) for task in spec.catalog], routes=routes)
 
     def event(self, event: AnyEvent) -> AnyEvent:
         """An event without secrets."""
@@ -182,6 +187,13 @@ class Mask:
     def plain(self, value: Any) -> Any:
         """Plain data, as it goes into JSON, whose texts quote no secret."""
         return self._secrets.plain(value)
+
+    def _route(self, route: Route) -> Route:
+        if route.where is None or isinstance(route.where, str):
+            return route
+        return msgspec.structs.replace(
+            route, where=msgspec.convert(masked(msgspec.to_builtins(route.where)), Condition)
+        )
 
     def _task(self, task: TaskSpec) -> TaskSpec:
         return msgspec.structs.replace(task, options=masked(task.options), params=masked(task.params))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -478,4 +478,4 @@ def opened(file: str) -> Iterator[IO[bytes]]:
             where={"file": file},
         ) from None
     with source, gzip.open(source) if file.endswith(".gz") else source as unpacked:
-        yield unpacked
+        yield cast("IO[bytes]", unpacked)

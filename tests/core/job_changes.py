@@ -59,7 +59,7 @@ def fields_of(cls: type) -> dict[str, inspect.Type]:
     """The fields of a struct with their types."""
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
-    return {field.encode_name: field.type for field in info.fields}
+    return {field.name: field.type for field in info.fields}
 
 
 def change_field(rng: random.Random, struct: Any, field: str) -> tuple[Any, str]:

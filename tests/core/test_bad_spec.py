@@ -128,7 +128,7 @@ catalog:
 def test_a_code_bundle_over_the_limit(command: list[str], invoke, rng) -> None:
     """The largest modules are named, and what to do about them."""
     Path("job.py").write_text(
-        "from sardonyx import Job, blackhole, generator\n\ndef same(row: dict) -> dict:\n    return row\n\n"
+        "import weights\nfrom sardonyx import Job, blackhole, generator\n\ndef same(row: dict) -> dict:\n    return row\n\n"
         'job = Job("fat")\nmade = job.input("make", generator(count=3))\n'
         'job.output("drop", blackhole(), after=job.task("same", same, after=made))\n'
     )

@@ -22,7 +22,7 @@ from sardonyx.client.going_back import GoingBack, Known, going_back, refuse_forg
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
-from sardonyx.core.notes import JobNote
+from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.state_points import CheckpointPoint
 from tests.core.window_jobs import only
@@ -190,7 +190,7 @@ class Forgetful:
         for name, module in {"admin": {"held_positions": self._held}, "topic_log": {"stable_end": self._end}}.items():
             patch.setitem(sys.modules, f"queues.{name}", SimpleNamespace(**module))  # type: ignore[arg-type]
             patch.setattr(queues, name, SimpleNamespace(**module), raising=False)
-        patch.setattr(going_back_module, "facts_of", lambda *_: self.facts)
+        patch.setattr(going_back_module, "links_of", lambda *_: LinksNote(self.facts))
         patch.setattr(going_back_module, "of_log", lambda *_: Known([self.point]))
 
     def note(self) -> JobNote:

@@ -19,6 +19,7 @@ from coordinator.core.stored_state import encode_state
 from coordinator.history.export import EntryLine, Header, LogFile, Mask, lines_of
 from coordinator.history.replay import Verdict, Verifier
 from sardonyx.cli.app import app
+from sardonyx.core.conditions import Condition, functions_in
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import (
     FORMAT,
@@ -33,12 +34,17 @@ from sardonyx.core.events import (
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.secrets import MASK, is_secret
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec, Route, TaskSpec
 
 REPORTS = sorted((Path(__file__).parent.parent / "reports").glob("*.jsonl"))
 SPEC = JobSpec(
     name="j",
     workflow=[("read", "write")],
+    routes={
+        "read.write": Route(
+            where=Condition(not_=Condition(fn="m:is_known", params={"password": "sw0rdf1sh", "rows": 3}))
+        )
+    },
     catalog=[
         TaskSpec(
             name="read",
@@ -162,6 +168,7 @@ def test_no_secret_leaves_with_a_file(first: int) -> None:
     data = file_of(log_with_secrets(), first)
     assert b"open sesame" not in data
     assert b"t0psecret" not in data
+    assert b"sw0rdf1sh" not in data
     assert MASK.encode() in data
     assert b'"topic":"t"' in data
     assert verified(data).findings == []
@@ -174,6 +181,7 @@ def test_masking_changes_no_decision() -> None:
     mask.learn(SPEC)
     masked = mask.spec(SPEC)
     assert masked.catalog[0].options["sasl.password"] == masked.catalog[1].params["deep"][0]["api_token"] == MASK
+    assert dict(functions_in(masked.routes["read.write"].where or "")) == {"m:is_known": {"password": MASK, "rows": 3}}
     assert (masked.catalog[1].params["rows"], masked.catalog[1].params["empty_password"]) == (3, "")
     plain, hidden = graph_of(SPEC, "d", "j"), graph_of(masked, "d", "j")
     assert [stage.name for stage in plain.stages] == [stage.name for stage in hidden.stages]

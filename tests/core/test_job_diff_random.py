@@ -81,6 +81,7 @@ def job_of(rng: random.Random, spec: JobSpec) -> Job:
         "resumed_by": "j-9" if rng.random() < 0.05 else "",
         "refused": rng.random() < 0.02,
         "checkpoints": [],
+        "closes": False,
         "end": Predecessor(spec, "running").once_ended().end if rng.random() < 0.8 else None,
     }
     return cast("Job", SimpleNamespace(**state))
