@@ -142,6 +142,7 @@ def test_what_is_said_of_a_running_job_holds_once_it_has_ended_as_its_user_wants
         refused=False,
         retired=[],
         checkpoints=[],
+        closes=False,
         end=end,
     )
     refused = resume_refusal("j-2", new, "j-1", {"j-1": cast("Job", job)})
