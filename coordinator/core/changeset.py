@@ -482,7 +482,7 @@ class ChangeSet(PeerChanges):
         job = self.job(name)
         for task in job.tasks.values():
             for peer in self.state.on_task(task):
-                if peer in task.peers and self.state.peers[peer].state == "acking":
+                if self.state.peers[peer].state == "acking":
                     self.leave(peer, "release")
         revision = job.revision
         self.swap_spec(name, replace(former, keep=job.spec.keep))
