@@ -11,13 +11,14 @@ import pyarrow as pa
 from peer.shards import Planned
 from queues.batch import Batch
 from queues.messages import Outgoing, Records, rows_to
-from sardonyx.core.clocks import END, NEVER, SourceClock
+from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.going_back import MINUTE, begins_after
 from sardonyx.core.graph import Stage
 from sardonyx.core.link_counts import places, with_told
 from sardonyx.core.positions import Partition, Position, add
+from sardonyx.state.times import NOT_KNOWN, InForce
 
 
 class BatchDropped(Exception):
@@ -39,8 +40,8 @@ class Result:
     """Dead letters, for the batch's transaction."""
     clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
     """Of partitions of the user's topics, after the batch."""
-    in_force: int = NEVER
-    """The greatest clock that was in force before a row of the batch."""
+    in_force: InForce = NOT_KNOWN
+    """The clock before the rows of ``table``."""
     planned: Planned | None = None
     """What the task's shards have made of the batch, if it has state."""
 

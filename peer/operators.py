@@ -49,6 +49,8 @@ class Read(NamedTuple):
     """The message of Kafka that it came with."""
     stated: int = NEVER
     """The clock that its own link had stated before them. Of a task with one link it is the one in force."""
+    clocks: Times | None = None
+    """The clock that was in force before each of its rows where its own link was written, if the link says it."""
 
 
 _MOST_KNOWN = 100

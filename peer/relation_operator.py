@@ -93,7 +93,10 @@ class RelationOperator:
         return [self._plan(each) for each in asked]
 
     def _plan(self, asked: Asked) -> Answer:
-        pieces = [SidedPiece(read.piece.rows, read.stated, self._sides[read.link]) for read in asked.reads]
+        pieces = [
+            SidedPiece(read.piece.rows, read.stated if read.clocks is None else read.clocks, self._sides[read.link])
+            for read in asked.reads
+        ]
         planned = self._shard(asked.stores).plan(pieces, self._clocks(asked), self._most)
         late = planned.late
         kept = self._kept(late, asked.reads) if self._relation.late != "drop" and late.num_rows else []

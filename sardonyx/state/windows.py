@@ -36,11 +36,11 @@ class WindowShard:
     ``everything`` is one window that ends with the input, when the clock is ``END``. For sessions and for counted
     windows see :class:`~sardonyx.state.sessions.SessionWindows` and :class:`~sardonyx.state.counted.CountedWindows`.
 
-    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row's
-    piece. The row counts in those of its windows that have not closed, and in those that have closed but not for
-    longer than ``allowed_lateness``: ``end + grace + allowed_lateness`` is above that clock. A row that counts in no
-    window, though it is in some, is late. What a row counts in therefore depends on its place in the log, and not on
-    how the log is cut into batches.
+    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row:
+    its own, if its piece says it, or that before its piece. The row counts in those of its windows that have not closed,
+    and in those that have closed but not for longer than ``allowed_lateness``: ``end + grace + allowed_lateness`` is
+    above that clock. A row that counts in no window, though it is in some, is late. What a row counts in therefore
+    depends on its place in the log, and not on how the log is cut into batches.
 
     **Final results.** A window gives its final result in the first plan whose clock is not below ``end + grace``. It
     counts all rows for which the window had not closed. Final results, and those for rows within
@@ -56,7 +56,7 @@ class WindowShard:
       windows with rows since their last results. In the first plan of a shard there are none.
 
     **Later results.** Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window
-    a further result with ``final`` false.
+    a further result with ``final`` false; a piece that says the clock before each row, one for each clock.
 
     **What a result counts.** With ``accumulate`` all rows of the window so far, without it those since the result
     before it. The final result comes even if there are none. ``pane`` is the number of results of this window and key
@@ -88,7 +88,7 @@ class WindowShard:
         Args:
             pieces: in the order of the log. The clock in force never falls from piece to piece, nor from plan to plan,
                 and it is not below the clock of the plan before.
-            clock: after all of them; not below any clock in force.
+            clock: after all of them; not below any clock in force before a piece. Those of rows may be above it.
             limit: the most final results of a plan. Other results are not held back, nor are those of windows for
                 which a piece has late rows within ``allowed_lateness``. Windows of rows close whole: no further one
                 does when there are so many rows. None: no limit.
