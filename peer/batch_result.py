@@ -122,6 +122,7 @@ def _positions_of_shards(
             checkpoints=shard.checkpoints,
             drained=position.drained if shard.done else None,
             held=shard.held,
+            waits=_waiting(position, shard.waits, planned.rows_in.get(shard.partition, 0)),
         )
     if not planned.shards:
         return None
@@ -129,3 +130,17 @@ def _positions_of_shards(
     made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), planned.dropped)
     positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
     return first
+
+
+def _waiting(position: Position, more: int | None, rows: int) -> int | None:
+    """How many rows wait in a shard; None: none ever do, or how many did before is not known.
+
+    Args:
+        position: before the batch, but with the rows that it has read.
+        more: how many rows more wait now.
+        rows: that the batch has read.
+    """
+    known = position.waits
+    if known is None and position.state is None and position.counts.rows_in == rows:
+        known = 0
+    return None if known is None or more is None else known + more

@@ -144,6 +144,8 @@ class Answer(NamedTuple):
     """Records that the user's function raises for. They have changed nothing."""
     sent: Sequence[Outgoing] = ()
     """What the shard sends to others of the task, in its order."""
+    waits: int | None = None
+    """How many rows more than before wait in it for another input, less those that do no longer; None: none ever do."""
 
 
 class Operator(Protocol):

@@ -100,7 +100,9 @@ class RelationOperator:
         planned = self._shard(asked.stores).plan(pieces, self._clocks(asked), self._most)
         late = planned.late
         kept = self._kept(late, asked.reads) if self._relation.late != "drop" and late.num_rows else []
-        return Answer(planned.results, {self._STORE: planned.changes}, planned.more, late.num_rows, kept)
+        waits = planned.waits if self._relation.kind == "lookup" else None
+        changes = {self._STORE: planned.changes}
+        return Answer(planned.results, changes, planned.more, late.num_rows, kept, waits=waits)
 
     def _clocks(self, asked: Asked) -> tuple[int, int]:
         """Of the left and of the right side. A task with one side has its clock twice."""

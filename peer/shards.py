@@ -94,6 +94,8 @@ class ShardCommit(NamedTuple):
     """If the job keeps its lineage: what the shard still holds after it."""
     checkpoints: Checkpoints | None = None
     """If the job has checkpoints: what is known of them after it."""
+    waits: int | None = None
+    """See :attr:`peer.operators.Answer.waits`; None also if it begins with the state of another job."""
 
 
 class Planned(NamedTuple):
@@ -283,8 +285,8 @@ class Shards:
             # What another job would begin with must stand in the log of this one.
             complete = not shard.log.moves or planned.base > 0
             checkpoints = None if kept_apart is None else kept_apart.after(planned, complete=complete)
-            known = None if checkpoints is None else checkpoints.known
-            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, known))
+            told = None if checkpoints is None else checkpoints.known, None if shard.log.moves else answer.waits
+            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, *told))
             self._planned[each.number] = shard, answer, held, checkpoints
         table = together(results) if results else pa.table({})
         late = together(lates) if lates else None

@@ -209,7 +209,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
 
-    code: Literal["not-led", "backlog", "submitted", "kafka-away", "clock-held", "late", "loop-goes-on"]
+    code: Literal["not-led", "backlog", "submitted", "kafka-away", "clock-held", "rows-wait", "late", "loop-goes-on"]
     text: str
 
 

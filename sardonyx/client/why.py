@@ -15,7 +15,7 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
-from sardonyx.client.clocks import lacking, what_holds
+from sardonyx.client.clocks import lacking, waiting_rows, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.views import Outside, Why
@@ -59,8 +59,7 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running":
-        if words := _clock_held(client, job):
-            outside.append(Outside("clock-held", words))
+        outside += _of_clocks(client, job)
         outside += [Outside("late", words) for words in _late(client, job, state.plans[job].limit)]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _loops(client, job)]
@@ -127,12 +126,12 @@ def _late(client: Client, job: str, limits: Mapping[str, int]) -> list[str]:
         return []
 
 
-def _clock_held(client: Client, job: str) -> str | None:
-    """What holds the clock of a running job; None if it has none, or it cannot be asked for. Of a job that is changed at a time,
-    what that waits for.
+def _of_clocks(client: Client, job: str) -> list[Outside]:
+    """What holds the clock of a running job, and which rows wait in it for a clock; nothing if it has none, or it cannot be asked
+    for. Of a job that is changed at a time, what that waits for.
     """
     if not client.settings.kafka.bootstrap_servers:
-        return None
+        return []
     try:
         handle = client.job(job)
         clocks = handle.clock()
@@ -140,7 +139,9 @@ def _clock_held(client: Client, job: str) -> str | None:
         waits = pending(spec)
         lack = None if waits is None else lacking(spec, waits, clocks)
     except SardonyxError:
-        return None
+        return []
+    held = what_holds(clocks)
     if waits is not None and lack is not None:
-        return f"its change at {waits.time} is not complete: {lack.text(waits)}"
-    return what_holds(clocks)
+        held = f"its change at {waits.time} is not complete: {lack.text(waits)}"
+    found = [] if held is None else [Outside("clock-held", held)]
+    return [*found, *(Outside("rows-wait", each) for each in waiting_rows(clocks))]

@@ -49,12 +49,14 @@ class Planned(NamedTuple):
     for each late one: the piece, the row in it, the start and end of the latest window it would be in, and how far
     before, by the clock in force, that window had closed (null after the end of the input). ``more``: windows remain
     to be closed; a further plan, without pieces and with the same clock, must follow before anything else is planned.
+    ``waits``: of lookups, how many rows more wait, less those that do no longer.
     """
 
     results: pa.Table
     changes: pa.Table
     late: pa.Table
     more: bool
+    waits: int = 0
 
 
 def stretches(clocks: Numbers) -> list[tuple[int, int, int]]:
