@@ -249,14 +249,15 @@ class WindowOperator:
         store = stores.get(self._STORE)
         return store is not None and store.scan(b"", OPEN_END, 1).num_rows > 0
 
-    def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
-        return None
+    def wake(self, stores: Stores) -> int | None:
+        shard = self._shards.get(stores)
+        return None if shard is None else shard.wake()
 
     def _plan(self, asked: Asked) -> Answer:
         shard = self._shard(asked)
         if shard is None:
             return Answer(pa.table({}))
-        planned = shard.plan([read.piece for read in asked.reads], asked.clock, self._most)
+        planned = shard.plan([read.piece for read in asked.reads], asked.clock, self._most, asked.now)
         late = planned.late
         kept = [] if self._window.late == "drop" or not late.num_rows else self._kept(late, asked.reads)
         late_rows = late_in(late, [read.piece.rows for read in asked.reads])

@@ -87,7 +87,7 @@ class SessionWindows(Engine):
                 fix="use `grace=` in place of `allowed_lateness=`",
             )
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         late: list[pa.Table] = []
@@ -102,8 +102,8 @@ class SessionWindows(Engine):
                 self._take(state, stretch, changed, late)
         first = ordered(less(clock, self._grace) + 1)
         results = self._early(state, changed, clock) if self._emit.by_rows else []
-        if self._emit.every:
-            results += self._regular(state, clock, first)
+        if self._emit.every or self._emit.by_wall:
+            results += self._often(state, clock, now, first, added=bool(changed))
         entries = state.scan(b"", first, None if limit is None else limit + 1)
         more = limit is not None and entries.num_rows > limit
         results += self._close(state, entries.slice(0, limit) if more else entries)

@@ -48,13 +48,15 @@ class TimeWindows(Engine):
         self._combine = Combiner(window, key_columns)
         self._kept = length(window.allowed_lateness)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         rows = self._sorted(pieces)
         results = self._add(state, rows.open, clock)
-        if self._emit.every:
-            results += self._regular(state, clock, ordered(self._windows.ended(less(clock, self._grace))))
+        if self._emit.every or self._emit.by_wall:
+            first = ordered(self._windows.ended(less(clock, self._grace)))
+            added = any(table.num_rows for table in rows.open)
+            results += self._often(state, clock, now, first, added=added)
         for table in rows.closed:
             results += self._correct(state, table)
         closing, more = self._close(state, clock, limit)

@@ -44,7 +44,7 @@ class WindowRows:
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
         self._grace = length(window.grace)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         late: list[pa.Table] = []
@@ -54,6 +54,9 @@ class WindowRows:
             self._add(state, together([rows for rows, _ in taken]), np.concatenate([starts for _, starts in taken]))
         results, more = self._close(state, clock, limit)
         return Planned(results, state.changes(), late_rows(late), more)
+
+    def wake(self) -> None:
+        """None: results come when windows close."""
 
     def _taken(self, number: int, piece: Piece, late: list[pa.Table]) -> tuple[pa.Table, Numbers]:
         """The rows of a piece, once for each of their windows that have not closed; and the starts of these."""

@@ -23,7 +23,9 @@ from sardonyx.state.window_rows import SCHEMA, WindowRows
 
 
 class _Plans(Protocol):
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned: ...
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned: ...
+
+    def wake(self) -> int | None: ...
 
 
 class WindowShard:
@@ -54,6 +56,8 @@ class WindowShard:
     - ``count n``: if the plan had rows for the window, and it has had at least n rows since its last result.
     - ``every d``: if the plan's clock has reached a multiple of d (since 1970) that no earlier plan's had, for all
       windows with rows since their last results. In the first plan of a shard there are none.
+    - ``every d by wall``: if the machine's clock has reached a multiple of d since the first row after the results before, for
+      all windows with rows since then. What has come depends on when the batch was made; it is committed with it.
 
     **Later results.** Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window
     a further result with ``final`` false; a piece that says the clock before each row, one for each clock.
@@ -82,7 +86,7 @@ class WindowShard:
     ) -> None:
         self._engine: _Plans = _engine(window)(window, key_columns, store, times)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None, now: int = 0) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
 
         Args:
@@ -92,11 +96,16 @@ class WindowShard:
             limit: the most final results of a plan. Other results are not held back, nor are those of windows for
                 which a piece has late rows within ``allowed_lateness``. Windows of rows close whole: no further one
                 does when there are so many rows. None: no limit.
+            now: what the machine's clock says, in microseconds since 1970.
 
         Raises:
             FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-COLUMN-TYPE``.
         """
-        return self._engine.plan(pieces, clock, limit)
+        return self._engine.plan(pieces, clock, limit, now)
+
+    def wake(self) -> int | None:
+        """The time of the machine's clock, in microseconds, at which results are due without rows; None: at none."""
+        return self._engine.wake()
 
 
 def _engine(window: WindowSpec) -> Callable[[WindowSpec, Sequence[str], Store, Times], _Plans]:
