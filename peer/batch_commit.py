@@ -22,6 +22,7 @@ from queues.messages import Outgoing, Records
 from sardonyx.core.batch_origins import Origin, encode
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.state.times import InForce
 
 if TYPE_CHECKING:
     from peer.task_session import TaskSession
@@ -198,6 +199,6 @@ class BatchCommit:
             self._session.meanwhile(lambda: hooks.after_batch(rows_out))
 
 
-def _parts(result: Result) -> tuple[pa.Table, pa.Table | None, pa.Table | None, int]:
+def _parts(result: Result) -> tuple[pa.Table, pa.Table | None, pa.Table | None, InForce]:
     """What sinks are given of a result."""
     return result.table, result.failed, None if result.planned is None else result.planned.late_results, result.in_force

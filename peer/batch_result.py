@@ -11,13 +11,14 @@ import pyarrow as pa
 from peer.shards import Planned
 from queues.batch import Batch
 from queues.messages import Outgoing, Records, rows_to
-from sardonyx.core.clocks import END, NEVER, SourceClock
+from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.going_back import MINUTE, begins_after
 from sardonyx.core.graph import Stage
 from sardonyx.core.link_counts import places, with_told
 from sardonyx.core.positions import Partition, Position, add
+from sardonyx.state.times import NOT_KNOWN, InForce
 
 
 class BatchDropped(Exception):
@@ -39,8 +40,8 @@ class Result:
     """Dead letters, for the batch's transaction."""
     clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
     """Of partitions of the user's topics, after the batch."""
-    in_force: int = NEVER
-    """The greatest clock that was in force before a row of the batch."""
+    in_force: InForce = NOT_KNOWN
+    """The clock before the rows of ``table``."""
     planned: Planned | None = None
     """What the task's shards have made of the batch, if it has state."""
 
@@ -121,6 +122,7 @@ def _positions_of_shards(
             checkpoints=shard.checkpoints,
             drained=position.drained if shard.done else None,
             held=shard.held,
+            waits=_waiting(position, shard.waits, planned.rows_in.get(shard.partition, 0)),
         )
     if not planned.shards:
         return None
@@ -128,3 +130,17 @@ def _positions_of_shards(
     made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), planned.dropped)
     positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
     return first
+
+
+def _waiting(position: Position, more: int | None, rows: int) -> int | None:
+    """How many rows wait in a shard; None: none ever do, or how many did before is not known.
+
+    Args:
+        position: before the batch, but with the rows that it has read.
+        more: how many rows more wait now.
+        rows: that the batch has read.
+    """
+    known = position.waits
+    if known is None and position.state is None and position.counts.rows_in == rows:
+        known = 0
+    return None if known is None or more is None else known + more

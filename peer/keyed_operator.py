@@ -93,7 +93,10 @@ class KeyedOperator:
         return shard
 
     def _prepared(self, shard: KeyedShard, asked: Asked) -> Work:
-        pieces = [KeyedPiece(read.piece.rows, read.piece.in_force, self._times(read)) for read in asked.reads]
+        pieces = [
+            KeyedPiece(piece.rows, piece.in_force if piece.clocks is None else piece.clocks, self._times(read))
+            for read, piece in ((read, read.piece) for read in asked.reads)
+        ]
         return shard.prepare(pieces, asked.clock, before=asked.before_end, wall=asked.now, limit=self._most)
 
     def _times(self, read: Read) -> Any:

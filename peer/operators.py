@@ -49,6 +49,8 @@ class Read(NamedTuple):
     """The message of Kafka that it came with."""
     stated: int = NEVER
     """The clock that its own link had stated before them. Of a task with one link it is the one in force."""
+    clocks: Times | None = None
+    """The clock that was in force before each of its rows where its own link was written, if the link says it."""
 
 
 _MOST_KNOWN = 100
@@ -142,6 +144,8 @@ class Answer(NamedTuple):
     """Records that the user's function raises for. They have changed nothing."""
     sent: Sequence[Outgoing] = ()
     """What the shard sends to others of the task, in its order."""
+    waits: int | None = None
+    """How many rows more than before wait in it for another input, less those that do no longer; None: none ever do."""
 
 
 class Operator(Protocol):
@@ -245,14 +249,15 @@ class WindowOperator:
         store = stores.get(self._STORE)
         return store is not None and store.scan(b"", OPEN_END, 1).num_rows > 0
 
-    def wake(self, stores: Stores) -> int | None:  # noqa: ARG002
-        return None
+    def wake(self, stores: Stores) -> int | None:
+        shard = self._shards.get(stores)
+        return None if shard is None else shard.wake()
 
     def _plan(self, asked: Asked) -> Answer:
         shard = self._shard(asked)
         if shard is None:
             return Answer(pa.table({}))
-        planned = shard.plan([read.piece for read in asked.reads], asked.clock, self._most)
+        planned = shard.plan([read.piece for read in asked.reads], asked.clock, self._most, asked.now)
         late = planned.late
         kept = [] if self._window.late == "drop" or not late.num_rows else self._kept(late, asked.reads)
         late_rows = late_in(late, [read.piece.rows for read in asked.reads])

@@ -10,9 +10,9 @@ from peer.outbox import pack, unpack
 from queues.batch import Recovered
 from queues.messages import Outgoing, Records
 from sardonyx.connectors.base import PositionedOutput
-from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
+from sardonyx.state.times import NOT_KNOWN, InForce
 
 
 class PositionedSink:
@@ -90,7 +90,7 @@ class PositionedSink:
         results: pa.Table,
         failed: pa.Table | None = None,  # noqa: ARG002
         late: pa.Table | None = None,  # noqa: ARG002
-        in_force: int = NEVER,  # noqa: ARG002
+        in_force: InForce = NOT_KNOWN,  # noqa: ARG002
     ) -> Iterator[Outgoing | Records]:
         """Return no messages for Kafka. Keep the rows for :meth:`begin`."""
         self._table = results

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from peer import gc_policy
@@ -16,7 +17,7 @@ from peer.loops import Loop
 from peer.position_keeper import PositionKeeper
 from peer.provenance import Provenance
 from peer.refused_records import RefusedRecords
-from peer.row_times import without_bad_times
+from peer.row_times import have_same_times, without_bad_times
 from peer.shards import LATE_PREFIX, Shards
 from peer.sinks import LinkSink, Sink
 from peer.step_timer import StepTimer
@@ -36,6 +37,7 @@ from sardonyx.core.source_fronts import Sources
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
+from sardonyx.state.times import NOT_KNOWN, InForce
 from spark_tasks.applied import Applied, Function
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class _Rows:
     provenance: Provenance
     unread: list[Failed]
     clocks: dict[Partition, SourceClock]
-    in_force: int
+    in_force: InForce
 
 
 @dataclass
@@ -75,7 +77,7 @@ class _Done:
     provenance: Provenance
     """Where the rows came from that the function got."""
     clocks: Mapping[Partition, SourceClock] = field(default_factory=dict)
-    in_force: int = NEVER
+    in_force: InForce = NOT_KNOWN
 
 
 @dataclass
@@ -218,7 +220,7 @@ class PreparedTask:
             ways.failed,
             ways.letters,
             done.clocks,
-            done.in_force,
+            done.in_force._replace(of_rows=None) if refused else done.in_force,
         )
 
     def _through_shards(self, shards: Shards, batch: Batch, clock: StepTimer) -> Result:
@@ -318,11 +320,27 @@ class PreparedTask:
             self.hooks.before_batch(rows_in)
         if rows.table.num_rows:
             with clock("function"):
-                applied = self.function.apply(rows.table)
+                applied = self.function.apply(rows.table, traced=rows.in_force.of_rows is not None)
                 self._after_function()
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         failed = [*rows.unread, *unfit(applied, rows.provenance)]
-        return _Done(_table(applied, rows.table.schema), rows_in, failed, rows.provenance, rows.clocks, rows.in_force)
+        table = _table(applied, rows.table.schema)
+        return _Done(table, rows_in, failed, rows.provenance, rows.clocks, self._in_force(rows, applied, table))
+
+    def _in_force(self, rows: _Rows, applied: Applied, table: pa.Table) -> InForce:
+        """The clock before each result, if it is known of each row, and what each result is made of: a function of records tells
+        it. Of tables, there are as many results, with the same times in the same order.
+        """
+        known = rows.in_force
+        if known.of_rows is None or table is rows.table:
+            return known
+        if applied.origins is not None and len(applied.origins) == table.num_rows:
+            return known._replace(of_rows=known.of_rows[np.array(applied.origins, np.int64)])
+        spec = next(link.time for link in self.stage.ingress if link.time is not None)
+        stay = np.ones(rows.table.num_rows, np.bool_)
+        stay[[bad.index for bad in applied.bad]] = False
+        given = rows.table if stay.all() else rows.table.filter(pa.array(stay))
+        return known.of(stay) if have_same_times(given, table, spec) else known._replace(of_rows=None)
 
     def _after_function(self) -> None:
         if self.spark is not None and gc_policy.after_batch():
@@ -344,6 +362,7 @@ class PreparedTask:
         """
         tables: list[pa.Table] = []
         in_force = _in_force(batch)
+        single = sum(self.facts[link.name].partitions for link in self.stage.ingress) == 1
         provenance, failed, clocks = Provenance(), list[Failed](), dict[Partition, SourceClock]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
@@ -367,10 +386,12 @@ class PreparedTask:
                 tables.append(_of_links([link], blocks))
             else:
                 registry_url = self.settings.kafka.schema_registry
-                since = self.facts[link.name].since
+                since, first = self.facts[link.name].since, Partition(link.topic, 0)
                 read = read_topic(link, messages, registry_url, batch, self.runtime.wall(), since)
                 clocks |= read.clocks
-                in_force = max(in_force, read.in_force)
+                if read.in_force is not None and len(read.in_force):
+                    greatest = max(in_force.greatest, int(read.in_force.max()))
+                    in_force = InForce(greatest, read.in_force if single and [*read.clocks] == [first] else None)
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread
@@ -402,6 +423,6 @@ def _table(applied: Applied, schema: pa.Schema) -> pa.Table:
     return applied.table if applied.table is not None else schema.empty_table()
 
 
-def _in_force(batch: Batch) -> int:
-    """The greatest clock that was stated before a block of a batch."""
-    return max((clock for clocks in batch.in_force.values() for clock in clocks), default=NEVER)
+def _in_force(batch: Batch) -> InForce:
+    """What was stated before the blocks of a batch."""
+    return InForce(max((clock for clocks in batch.in_force.values() for clock in clocks), default=NEVER))

@@ -93,11 +93,16 @@ class RelationOperator:
         return [self._plan(each) for each in asked]
 
     def _plan(self, asked: Asked) -> Answer:
-        pieces = [SidedPiece(read.piece.rows, read.stated, self._sides[read.link]) for read in asked.reads]
+        pieces = [
+            SidedPiece(read.piece.rows, read.stated if read.clocks is None else read.clocks, self._sides[read.link])
+            for read in asked.reads
+        ]
         planned = self._shard(asked.stores).plan(pieces, self._clocks(asked), self._most)
         late = planned.late
         kept = self._kept(late, asked.reads) if self._relation.late != "drop" and late.num_rows else []
-        return Answer(planned.results, {self._STORE: planned.changes}, planned.more, late.num_rows, kept)
+        waits = planned.waits if self._relation.kind == "lookup" else None
+        changes = {self._STORE: planned.changes}
+        return Answer(planned.results, changes, planned.more, late.num_rows, kept, waits=waits)
 
     def _clocks(self, asked: Asked) -> tuple[int, int]:
         """Of the left and of the right side. A task with one side has its clock twice."""

@@ -6,7 +6,7 @@ that takes a ``pyarrow.Table`` is called once per batch; a function that takes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from peer.window_split import Part, parts
 from queues.keys import Checksums, Column, checksums, checksums_of
 from sardonyx.connectors.records import to_records
 from sardonyx.core import conditions
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import shorten
 from sardonyx.runtime.functions import takes_rows
+from sardonyx.state.times import Times
 from spark_tasks.failures import MESSAGE_LIMIT, shown_traceback
 
 Load = Callable[[str], Callable[..., Any]]
@@ -195,25 +197,19 @@ class Grouping:
         self._columns = () if isinstance(group_by, str) else tuple(group_by)
         self._ask = RowFunction(task, "group function", group_by, load) if isinstance(group_by, str) else None
 
-    def split(self, rows: pa.Table, partitions: int) -> list[tuple[int, pa.Table]]:
-        """Split a table by partition. Return each partition that gets rows, with these in their original order.
+    def split(self, rows: pa.Table, partitions: int, clocks: Times | None = None) -> Iterator[Part]:
+        """Split a table by partition. Yield each partition that gets rows, with these in their original order.
+
+        Args:
+            rows: with the columns of the key.
+            partitions: of the link.
+            clocks: the clock in force before each row, if the blocks are to say it.
 
         Raises:
             FunctionError: ``SX-KEY-COLUMN``, the rows lack a column of the key; ``SX-KEY-TYPE``, its type cannot be
                 a key; ``SX-FN-RAISED``, ``SX-FN-RESULT``, from the function.
         """
-        numbers = self._checksums(rows) % partitions
-        if not len(numbers):
-            return []
-        if (numbers == numbers[0]).all():
-            return [(int(numbers[0]), rows)]
-        sorted_rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
-        found, counts = np.unique(numbers, return_counts=True)
-        starts = np.cumsum(counts) - counts
-        return [
-            (number, sorted_rows.slice(start, count))
-            for number, start, count in zip(found.tolist(), starts.tolist(), counts.tolist(), strict=True)
-        ]
+        return parts(rows, self._checksums(rows) % partitions, clocks)
 
     def _checksums(self, rows: pa.Table) -> Checksums:
         try:

@@ -18,7 +18,7 @@ from sardonyx.core.positions import Partition
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.text import shorten
 from sardonyx.core.timing import TimeSpec
-from sardonyx.state.times import Mask, Times, in_force, judged, microseconds, shown
+from sardonyx.state.times import Mask, Times, in_force, judged, microseconds, shown, times_of
 from spark_tasks.applied import Applied
 from spark_tasks.failures import Bad
 
@@ -105,6 +105,25 @@ def _left_out(times: Times, since: int | None, spec: TimeSpec) -> Mask:
     if spec.until is not None:
         found |= times >= spec.until
     return found
+
+
+def have_same_times(given: pa.Table, made: pa.Table, spec: TimeSpec) -> bool:
+    """Whether what a function made of rows has as many rows, with the same times in the same order.
+
+    Args:
+        given: the rows.
+        made: what the function made of them.
+        spec: of their input.
+    """
+    if made.num_rows != given.num_rows or spec.column not in made.column_names:
+        return False
+    try:
+        first, second = (
+            times_of(rows[spec.column], spec.unit, ordinal=spec.kind == "ordinal") for rows in (given, made)
+        )
+    except FunctionError:  # the function has made something else of the column
+        return False
+    return not second[1].any() and np.array_equal(first[0], second[0])
 
 
 def without_bad_times(rows: pa.Table, task: TaskSpec, now: float) -> Applied:

@@ -166,12 +166,17 @@ def _shadow(stores: Stores, undo: Undo, made: dict[str, ShadowStore], name: str,
 def _before(read: Read, times: Numbers, time: int) -> Read | None:
     """The rows of a block that belong to a checkpoint: before its time, and not behind a clock that has passed it."""
     mine = times < time
-    if read.piece.in_force >= time or not mine.any():
+    piece, clocks = read.piece, read.clocks
+    if piece.clocks is not None:
+        mine &= piece.clocks < time
+    if piece.in_force >= time or not mine.any():
         return None
     stated = min(read.stated, time)
-    if mine.all():
-        return read._replace(stated=stated)
-    return read._replace(piece=read.piece._replace(rows=read.piece.rows.filter(pa.array(mine))), stated=stated)
+    if not mine.all():
+        clocks = None if clocks is None else clocks[mine]
+        own = None if piece.clocks is None else piece.clocks[mine]
+        piece = piece._replace(rows=piece.rows.filter(pa.array(mine)), clocks=own)
+    return read._replace(piece=piece, stated=stated, clocks=clocks)
 
 
 __all__ = ["CheckpointPlans", "PlannedCheckpoints", "ShardCheckpoints"]

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
@@ -42,6 +43,7 @@ from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.columns import SLICE, with_columns
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
+from sardonyx.state.times import Times
 
 if TYPE_CHECKING:
     from peer.failed_records import Failed
@@ -92,6 +94,8 @@ class ShardCommit(NamedTuple):
     """If the job keeps its lineage: what the shard still holds after it."""
     checkpoints: Checkpoints | None = None
     """If the job has checkpoints: what is known of them after it."""
+    waits: int | None = None
+    """See :attr:`peer.operators.Answer.waits`; None also if it begins with the state of another job."""
 
 
 class Planned(NamedTuple):
@@ -281,8 +285,8 @@ class Shards:
             # What another job would begin with must stand in the log of this one.
             complete = not shard.log.moves or planned.base > 0
             checkpoints = None if kept_apart is None else kept_apart.after(planned, complete=complete)
-            known = None if checkpoints is None else checkpoints.known
-            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, known))
+            told = None if checkpoints is None else checkpoints.known, None if shard.log.moves else answer.waits
+            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, *told))
             self._planned[each.number] = shard, answer, held, checkpoints
         table = together(results) if results else pa.table({})
         late = together(lates) if lates else None
@@ -354,23 +358,22 @@ class Shards:
             for partition, count in batch.spans.get(link.name, ()):
                 for _ in range(count):
                     message, stated = next(messages), next(clocks)
-                    rows = self._not_before(block.decode([message.value()]), link)
-                    clock = stated
-                    if len(self._links) > 1:
-                        clock = min(batch.clocks[each].value for each in self._partitions(partition.number))
+                    rows, own = self._not_before(*block.decode_clocked(message.value()), link)
+                    own = None if own is None else np.maximum(own, stated)
+                    alone = len(self._links) == 1
+                    clock = stated if alone else min(batch.clocks[p].value for p in self._partitions(partition.number))
+                    piece = Piece(rows, clock, own if alone else None)
                     counts[partition] = counts.get(partition, 0) + rows_in(rows)
-                    found.setdefault(partition.number, []).append(Read(number, Piece(rows, clock), message, stated))
+                    found.setdefault(partition.number, []).append(Read(number, piece, message, stated, own))
         return found
 
-    def _not_before(self, rows: pa.Table, link: Link) -> pa.Table:
+    def _not_before(self, rows: pa.Table, clocks: Times | None, link: Link) -> tuple[pa.Table, Times | None]:
         """Rows of a link, without those that are in the checkpoint that the job goes on from."""
         since = self._keeper.since
         if since is None or link.row_time is None or not rows.num_rows or SLICE in rows.column_names:
-            return rows
-        before = row_times(rows, link.row_time, link.source) < since
-        return rows.filter(pa.array(~before)) if before.any() else rows
-
-    # --- shards ---
+            return rows, clocks
+        stay = row_times(rows, link.row_time, link.source) >= since
+        return (rows, clocks) if stay.all() else (rows.filter(pa.array(stay)), None if clocks is None else clocks[stay])
 
     def _shard(self, number: int, batch: Batch) -> _Shard:
         """The shard as the position says: the one at hand, or made again from the log."""

@@ -33,6 +33,7 @@ from sardonyx.connectors.base import Output, TopicFormat
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import Bounds
+from sardonyx.state.times import NOT_KNOWN, InForce, Mask
 
 FAILED = pa.schema(
     [
@@ -64,7 +65,7 @@ class Sink(Protocol):
         results: pa.Table,
         failed: pa.Table | None = None,
         late: pa.Table | None = None,
-        in_force: int = NEVER,
+        in_force: InForce = NOT_KNOWN,
     ) -> Iterator[Outgoing | Records]:
         """Yield messages for the batch's transaction, with the rows that go to this destination.
 
@@ -72,7 +73,7 @@ class Sink(Protocol):
             results: the rows that the task's function returned for the batch.
             failed: the failed records of the batch, with the columns of :data:`FAILED`; None if there are none.
             late: the rows that came after their windows had closed; None if there are none.
-            in_force: the greatest clock that was in force before a row of the batch. Rows before it may be late.
+            in_force: the clock before the results. Rows before it may be late.
 
         Raises:
             FunctionError: a user's condition or group function raised or gave an invalid result.
@@ -143,15 +144,24 @@ class EdgeFilter:
 
     def rows(self, results: pa.Table, failed: pa.Table | None, late: pa.Table | None) -> pa.Table:
         """Return the rows that go over the link, in their order. Raises what the condition raises."""
+        return self.clocked(results, failed, late, NOT_KNOWN)[0]
+
+    def clocked(
+        self, results: pa.Table, failed: pa.Table | None, late: pa.Table | None, in_force: InForce
+    ) -> tuple[pa.Table, InForce]:
+        """The same, and what is known of the clock in force before them."""
+        if self._failed:
+            rows = failed.filter(self.takes(failed)) if failed is not None else FAILED.empty_table()
+            return rows, in_force._replace(of_rows=None)
         if self._late:
-            results = results.slice(0, 0) if late is None else late
-        if not self._failed:
-            if self._bounds is not None and results.num_rows:
-                results = within(results, self._bounds, self._source)
-            if self._condition is None or not results.num_rows:  # a table without rows may lack the condition's columns
-                return results
-            return results.filter(self._condition.holds(results))
-        return failed.filter(self.takes(failed)) if failed is not None else FAILED.empty_table()
+            results, in_force = results.slice(0, 0) if late is None else late, in_force._replace(of_rows=None)
+        if self._bounds is not None and results.num_rows:
+            stay = within(results, self._bounds, self._source)
+            results, in_force = results.filter(pa.array(stay)), in_force.of(stay)
+        if self._condition is None or not results.num_rows:  # a table without rows may lack the condition's columns
+            return results, in_force
+        holds = self._condition.holds(results)
+        return results.filter(holds), in_force.of(holds.to_numpy(zero_copy_only=False))
 
     def takes(self, failed: pa.Table) -> pa.BooleanArray | None:
         """Like :meth:`Sink.takes`. It does not evaluate the condition twice for the same table."""
@@ -164,19 +174,19 @@ class EdgeFilter:
         return self._last[1]
 
 
-def within(rows: pa.Table, bounds: Bounds, task: str) -> pa.Table:
-    """Return the rows of a task that go over an edge while the job is changed at a time.
+def within(rows: pa.Table, bounds: Bounds, task: str) -> Mask:
+    """Return which rows of a task go over an edge while the job is changed at a time.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``: the rows have no times.
     """
     if bounds.before is not None and bounds.over:
-        return rows.slice(0, 0)
+        return np.zeros(rows.num_rows, np.bool_)
     times = row_times(rows, bounds.time, task)
-    stay = times >= (NEVER if bounds.since is None else bounds.since)
+    stay: Mask = times >= (NEVER if bounds.since is None else bounds.since)
     if bounds.before is not None:
         stay &= times < bounds.before
-    return rows.filter(pa.array(stay))
+    return stay
 
 
 def sentinel_message(link: Link, partition: int, uuid: str, writer: str, *, stopped: bool = False) -> Outgoing:
@@ -222,21 +232,23 @@ class LinkSink:
         results: pa.Table,
         failed: pa.Table | None = None,
         late: pa.Table | None = None,
-        in_force: int = NEVER,
+        in_force: InForce = NOT_KNOWN,
     ) -> Iterator[Outgoing | Records]:
-        rows = self._filter.rows(results, failed, late)
+        rows, in_force = self._filter.clocked(results, failed, late, in_force)
         if self._windows is not None:
-            for partition, part in self._windows.split(rows, in_force):
+            for partition, part, clocks in self._windows.split(rows, in_force):
                 start = 0
-                for item in block.encode(part, max_rows=self._rows):
+                for item in block.encode(part, max_rows=self._rows, clocks=clocks):
                     yield self._message(item, partition, rows_in(part.slice(start, item.rows)))
                     start += item.rows
         elif self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows):
                 yield self._message(item, next(self._next) % self._partitions)
         elif rows.num_rows:
-            for partition, part in self._grouping.split(rows, self._partitions):
-                for item in block.encode(part, max_rows=self._rows):
+            # A task that relates rows by their times judges each by the clock before it.
+            clocks = None if self._link.row_time is None else in_force.of_rows
+            for partition, part, known in self._grouping.split(rows, self._partitions, clocks):
+                for item in block.encode(part, max_rows=self._rows, clocks=known):
                     yield self._message(item, partition)
 
     def _message(self, item: block.Block, partition: int, of: int | None = None) -> Outgoing:
@@ -288,7 +300,7 @@ class TopicSink:
         results: pa.Table,
         failed: pa.Table | None = None,
         late: pa.Table | None = None,
-        in_force: int = NEVER,  # noqa: ARG002
+        in_force: InForce = NOT_KNOWN,  # noqa: ARG002
     ) -> Iterator[Outgoing | Records]:
         rows = self._filter.rows(results, failed, late)
         if rows.num_rows:  # a table without rows may lack columns, and so the key
@@ -338,7 +350,7 @@ class ConnectorSink:
         results: pa.Table,
         failed: pa.Table | None = None,  # noqa: ARG002
         late: pa.Table | None = None,  # noqa: ARG002
-        in_force: int = NEVER,  # noqa: ARG002
+        in_force: InForce = NOT_KNOWN,  # noqa: ARG002
     ) -> Iterator[Outgoing | Records]:
         self._staged = self._output.stage(results) if results.num_rows else []
         if self._parts is not None:

@@ -14,12 +14,13 @@ from peer.row_times import timed
 from queues import block, dead_letters
 from queues.batch import Batch
 from sardonyx.connectors import registry
-from sardonyx.core.clocks import NEVER, SourceClock
+from sardonyx.core.clocks import SourceClock
 from sardonyx.core.column_types import together
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
 from sardonyx.core.timing import TimeSpec
+from sardonyx.state.times import Times
 
 
 @dataclass
@@ -32,8 +33,8 @@ class TopicRows:
     unread: list[Failed]
     clocks: dict[Partition, SourceClock] = field(default_factory=dict)
     """Of the topic's partitions after these rows, if the input has times."""
-    in_force: int = NEVER
-    """The greatest clock that was in force before one of the rows."""
+    in_force: Times | None = None
+    """The clock in force before each of the rows, if the input has times. It is that of the row's partition."""
 
 
 def read_topic(
@@ -89,14 +90,13 @@ def _timed(
         decoded = set(map(id, read.messages))
         kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
     found = timed(link, spec, read.table, messages, kept, batch, now, since)
-    greatest = int(found.in_force.max()) if len(found.in_force) else NEVER
     if not found.bad and found.left_out is None:
-        return TopicRows(found.table, read.messages, read.unread, found.clocks, greatest)
+        return TopicRows(found.table, read.messages, read.unread, found.clocks, found.in_force)
     good = [message for index, message in enumerate(read.messages) if index not in found.bad]
     if found.left_out is not None:
         good = [message for message, left_out in zip(good, found.left_out, strict=True) if not left_out]
     failed = [*read.unread, *(unread(read.messages[index], failure) for index, failure in found.bad.items())]
-    return TopicRows(found.table, good, failed, found.clocks, greatest)
+    return TopicRows(found.table, good, failed, found.clocks, found.in_force)
 
 
 def _holds_letters(link: Link) -> bool:

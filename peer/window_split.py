@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from queues.keys import Checksums
-from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import RowTime
+from sardonyx.state.closing import Closing, carried
 from sardonyx.state.columns import ROWS, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner, keys_of
-from sardonyx.state.times import Times, column_of, shown, times_of
+from sardonyx.state.times import InForce, Mask, Times, column_of, shown, times_of
+
+
+class Part(NamedTuple):
+    """Rows for one partition of a link."""
+
+    number: int
+    """Of the partition."""
+    rows: pa.Table
+    clocks: Times | None = None
+    """The clock in force before each of them, if the block is to say it."""
 
 
 class WindowSplit:
@@ -33,14 +44,16 @@ class WindowSplit:
         self._columns = list(link.group_by or ())
         window = link.window
         self._combiner = Combiner(window, self._columns) if window is not None and link.combined else None
+        self._closing = None if window is None or link.row_time is None else Closing(window)
         self._keeps_late = window is not None and window.late != "drop"
 
-    def split(self, rows: pa.Table, in_force: int) -> Iterator[tuple[int, pa.Table]]:
+    def split(self, rows: pa.Table, in_force: InForce) -> Iterator[Part]:
         """Yield tables with the partition that each goes to, in the order of the rows.
 
         Args:
             rows: that go over the link.
-            in_force: rows before this may be late. If the window keeps late rows, these are not combined.
+            in_force: the clock before them. Rows that may be late by it are not combined, if the clock before each row is known
+                or the window keeps late rows.
 
         Raises:
             FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``: the rows have no times. ``SX-KEY-COLUMN``,
@@ -49,29 +62,53 @@ class WindowSplit:
         if not rows.num_rows:
             return
         times = None if self._link.row_time is None else row_times(rows, self._link.row_time, self._link.source)
-        raw = rows if self._combiner is None else None
-        if self._combiner is not None:
-            if times is not None and self._keeps_late and in_force > NEVER:
-                apart = times < in_force
-                if apart.any():
-                    raw, rows, times = rows.filter(pa.array(apart)), rows.filter(pa.array(~apart)), times[~apart]
-            if rows.num_rows:
-                combined = self._combiner(rows, times)
-                yield from self._by_partition(combined, _checksums(combined.column(SX_KEY)))
-        if raw is not None:
-            codes, keys = keys_of(raw, self._columns)
-            yield from self._by_partition(raw, _checksums(keys)[codes])
-
-    def _by_partition(self, rows: pa.Table, sums: Checksums) -> Iterator[tuple[int, pa.Table]]:
-        if not rows.num_rows:
+        clocks = None if times is None else in_force.of_rows
+        late = None if times is None else self._late(times, in_force)
+        if self._combiner is None:
+            if clocks is not None and late is not None:
+                clocks = carried(clocks, late)
+            codes, keys = keys_of(rows, self._columns)
+            yield from parts(rows, _checksums(keys)[codes] % self._partitions, clocks)
             return
-        numbers = sums % self._partitions
-        ordered = rows.take(pa.array(np.argsort(numbers, kind="stable")))
-        found, counts = np.unique(numbers, return_counts=True)
-        start = 0
-        for number, count in zip(found.tolist(), counts.tolist(), strict=True):
-            yield number, ordered.slice(start, count)
-            start += count
+        if late is None or not late.any():
+            yield from self._combined(rows, times)
+            return
+        apart, stay = pa.array(late), pa.array(~late)
+        yield from self._combined(rows.filter(stay), None if times is None else times[~late])
+        rows = rows.filter(apart)
+        codes, keys = keys_of(rows, self._columns)
+        numbers = _checksums(keys)[codes] % self._partitions
+        yield from parts(rows, numbers, None if clocks is None else clocks[late])
+
+    def _late(self, times: Times, in_force: InForce) -> Mask | None:
+        """Which rows may be late for a window; None: the link leads to none, or keeps them together."""
+        if self._closing is None:
+            return None
+        if in_force.of_rows is not None:
+            return self._closing.late(times, in_force.of_rows)
+        return times < in_force.greatest if self._keeps_late else None
+
+    def _combined(self, rows: pa.Table, times: Times | None) -> Iterator[Part]:
+        if rows.num_rows and self._combiner is not None:
+            combined = self._combiner(rows, times)
+            yield from parts(combined, _checksums(combined.column(SX_KEY)) % self._partitions)
+
+
+def parts(rows: pa.Table, numbers: Checksums, clocks: Times | None = None) -> Iterator[Part]:
+    """The rows by the number of their partition, in their order."""
+    if not rows.num_rows:
+        return
+    if (numbers == numbers[0]).all():
+        yield Part(int(numbers[0]), rows, clocks)
+        return
+    order = np.argsort(numbers, kind="stable")
+    ordered = rows.take(pa.array(order))
+    clocks = None if clocks is None else clocks[order]
+    found, counts = np.unique(numbers, return_counts=True)
+    start = 0
+    for number, count in zip(found.tolist(), counts.tolist(), strict=True):
+        yield Part(number, ordered.slice(start, count), None if clocks is None else clocks[start : start + count])
+        start += count
 
 
 def rows_in(rows: pa.Table) -> int:

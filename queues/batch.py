@@ -250,6 +250,7 @@ class HeldPartition:
             held=before.held,
             checkpoints=before.checkpoints,
             begins=before.begins,
+            waits=before.waits,
         )
         if self.start.behind and self.committed and position == self.committed._replace(drained=None):
             return self.committed  # otherwise what is in the outbox could not be told from what was written

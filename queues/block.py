@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sardonyx.core.column_types import together
@@ -27,7 +29,12 @@ FORMAT = 1
 """Version of the form of a block. Blocks of version 1 do not say it; later ones say it in the metadata of their schema."""
 
 _FORMAT_KEY = b"sx-format"
+_CLOCKS_KEY = b"sx-clocks"
+"""In the metadata of a block's schema, of some: the clock in force before each of its rows. Others do not see it."""
 
+Clocks = npt.NDArray[np.int64]
+
+_CODEC = pa.Codec("lz4_raw")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _SMALL = 64 * 2**10
 """Bytes of a block, or of a table, up to which other threads have no part in it: to wake them takes longer than the work."""
@@ -42,7 +49,12 @@ class Block(NamedTuple):
 
 
 def encode(
-    table: pa.Table, max_bytes: int = MAX_BYTES, max_rows: int | None = None, *, max_row: int | None = None
+    table: pa.Table,
+    max_bytes: int = MAX_BYTES,
+    max_rows: int | None = None,
+    *,
+    max_row: int | None = None,
+    clocks: Clocks | None = None,
 ) -> list[Block]:
     """Cut a table into blocks, in order. An empty table gives no block.
 
@@ -51,6 +63,7 @@ def encode(
         max_bytes: of a block with several rows.
         max_rows: the batch size of the task that reads the blocks, because a reader takes whole blocks.
         max_row: bytes of a block with one row; None: ``max_bytes``.
+        clocks: the clock in force before each row, for readers that judge each row by its own; None: blocks do not say it.
 
     Raises:
         OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit.
@@ -59,16 +72,17 @@ def encode(
         return []
     rows = max(1, table.num_rows * TARGET_BYTES // max(table.nbytes, 1))
     rows = rows if max_rows is None else min(rows, max_rows)
-    pieces = [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+    cuts = [(start, min(start + rows, table.num_rows)) for start in range(0, table.num_rows, rows)]
     blocks: list[Block] = []
-    while pieces:
-        piece = pieces.pop(0)
-        value = _to_ipc(piece)
+    while cuts:
+        start, stop = cuts.pop(0)
+        piece = table.slice(start, stop - start)
+        value = _to_ipc(piece if clocks is None else _saying(piece, clocks[start:stop]))
         if len(value) <= (max_bytes if piece.num_rows > 1 else max_row or max_bytes):
             blocks.append(Block(value, piece.num_rows))
         elif piece.num_rows > 1:
-            half = piece.num_rows // 2
-            pieces[:0] = [piece.slice(0, half), piece.slice(half)]
+            middle = start + piece.num_rows // 2
+            cuts[:0] = [(start, middle), (middle, stop)]
         else:
             raise record_too_large(len(value), max_row or max_bytes, piece.to_pylist()[0])
     return blocks
@@ -87,6 +101,17 @@ def decode(values: Sequence[bytes]) -> pa.Table:
     return together([_read(value) for value in values])
 
 
+def decode_clocked(value: bytes) -> tuple[pa.Table, Clocks | None]:
+    """The rows of one block, and the clock in force before each of them, if the block says it. Raises as :func:`decode`."""
+    table = _read(value)
+    said = (table.schema.metadata or {}).get(_CLOCKS_KEY)
+    if said is None:
+        return table, None
+    table = table.replace_schema_metadata({k: v for k, v in table.schema.metadata.items() if k != _CLOCKS_KEY} or None)
+    steps = np.frombuffer(_CODEC.decompress(said, decompressed_size=8 * table.num_rows), np.uint8)
+    return table, np.cumsum(steps.reshape(8, -1).T.copy().view(np.int64).ravel())
+
+
 def record_too_large(size: int, limit: int, record: object) -> OutputError:
     """Build the error for a record that is too large for any message."""
     shown = repr(record)
@@ -103,6 +128,13 @@ def _read(value: bytes) -> pa.Table:
     stream = pa.ipc.open_stream(value, options=_ALONE[1] if len(value) <= _SMALL else None)
     refuse_newer("rows", int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT)), FORMAT)
     return stream.read_all()
+
+
+def _saying(piece: pa.Table, clocks: Clocks) -> pa.Table:
+    """Clocks mostly rise by little. What is kept are the differences: all first bytes, then all second ones, and so on."""
+    steps = np.diff(clocks, prepend=np.int64(0))
+    packed = _CODEC.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes(), asbytes=True)
+    return piece.replace_schema_metadata({**(piece.schema.metadata or {}), _CLOCKS_KEY: packed})
 
 
 def _to_ipc(table: pa.Table) -> bytes:

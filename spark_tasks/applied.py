@@ -23,6 +23,8 @@ class Applied(NamedTuple):
     """Those records, as rows in the same order; None if there are none."""
     worked: float = 0.0
     """How many seconds it ran on the slowest worker, over all attempts; 0 if we do not know (DataFrames)."""
+    origins: Sequence[int] | None = None
+    """For each row of ``table`` the index of the record that it was made of, if it was asked for, and functions take records."""
 
     @property
     def skipped(self) -> int:
@@ -54,8 +56,8 @@ class Function(Protocol):
         """Further arguments, from the lifecycle."""
         ...
 
-    def apply(self, table: pa.Table) -> Applied:
-        """Apply it to one batch."""
+    def apply(self, table: pa.Table, *, traced: bool = False) -> Applied:
+        """Apply it to one batch. ``traced``: :attr:`Applied.origins` is asked for."""
         ...
 
     def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
@@ -73,7 +75,7 @@ class NoFunction:
     def give(self, more: Mapping[str, Any]) -> None:
         pass
 
-    def apply(self, table: pa.Table) -> Applied:
+    def apply(self, table: pa.Table, *, traced: bool = False) -> Applied:  # noqa: ARG002
         return Applied(table)
 
     def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> None:  # noqa: ARG002

@@ -19,7 +19,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -66,6 +66,10 @@ MOST_CULPRITS = 10_000
 """How many rows of one batch a DataFrame function may raise for. The search needs about a dozen Spark jobs for each,
 and also new worker processes if a UDF raises. Without a limit, a function that raises for all rows would run for
 hours."""
+
+
+_Found: TypeAlias = tuple[list[pa.Table], list[Bad], pa.Table | None, list[int] | None]
+"""The results in their order, the rows that raise, and these rows; and of each result the index of its record, if known."""
 
 
 class Abandoned(Exception):
@@ -143,12 +147,12 @@ class TaskFunction:
         """End a wait between two attempts. Any thread may call it. :meth:`apply` then raises :class:`Abandoned`."""
         self._abandoned.set()
 
-    def apply(self, table: pa.Table) -> Applied:
+    def apply(self, table: pa.Table, *, traced: bool = False) -> Applied:
         """Apply the function to one batch.
 
         If a batch raises, this method runs it again as often as the task's ``on_error`` says. It pauses before each new
         attempt, and doubles the pause each time. With ``isolate``, the last run finds the records that the function
-        raises for.
+        raises for. ``traced``: :attr:`Applied.origins` is asked for.
 
         Raises:
             FunctionError: ``SX-FN-RAISED``, ``SX-FN-RESULT``, ``SX-COLUMN-TYPE``, ``SX-FN-INPUT``: the batch cannot go on.
@@ -163,8 +167,8 @@ class TaskFunction:
         # Rows with the same key stay together, and those of a window, which has one key if the task has no `group_by`.
         whole = self._task.group_by or self._task.window is not None
         if not whole or self._by_record:
-            return self._applied(*self._in_slices(DealtOut(self._run, self._cut(table))))
-        tables, bad, _ = self._in_slices(DealtOut(self._run, [table]))
+            return self._applied(*self._in_slices(DealtOut(self._run, self._cut(table), traced=traced)))
+        tables, bad, *_ = self._in_slices(DealtOut(self._run, [table]))
         return self._found(table, tables, bad)
 
     def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
@@ -211,11 +215,13 @@ class TaskFunction:
         each_row = [msgspec.structs.replace(bad[n], index=index) for index, n in zip(indexes, which, strict=True)]
         return self._applied(tables, each_row, rows_at(table, indexes))
 
-    def _applied(self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None) -> Applied:
+    def _applied(
+        self, tables: list[pa.Table], bad: list[Bad], bad_rows: pa.Table | None, origins: list[int] | None = None
+    ) -> Applied:
         task, fn = self._named.task, self._named.fn
         with types_of(task, fn):
             result = self._types.settle(joined(task, fn, tables))
-        return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked)
+        return Applied(result if result.num_columns else None, tuple(bad), bad_rows, self._worked, origins)
 
     # --- retries, and then isolation ---
 
@@ -251,10 +257,10 @@ class TaskFunction:
         """Whether we can run single records that raised again by themselves."""
         return self._takes == "record" and len(self._functions) == 1
 
-    def _in_slices(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
+    def _in_slices(self, slices: Slices) -> _Found:
         return self._records_again(slices) if self._by_record else self._slices_again(slices)
 
-    def _slices_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
+    def _slices_again(self, slices: Slices) -> _Found:
         """For functions of tables, and for several: run failed slices again; then halve them where they run."""
         retries = bool(self._task.on_error.retries)
         done = slices.run(isolate=self._isolate and not retries, keep=retries)
@@ -262,7 +268,8 @@ class TaskFunction:
             if attempt == 1:  # that was the run of all
                 continue
             isolate = self._isolate and self._last(attempt)
-            again = self._run(run, [Slice(slices.rows(n), isolate, attempt - 1) for n in left])
+            items = [Slice(slices.rows(n), isolate, attempt - 1, slices.traced) for n in left]
+            again = self._run(run, items)
             for n, each in zip(left, again, strict=True):
                 done[n] = each
         _refuse(done)
@@ -272,16 +279,17 @@ class TaskFunction:
             for each in part.bad
         ]
         bad_rows = [slices.bad_rows(n, each) for n, each in enumerate(done) if each.bad]
-        return [from_buffer(each.data) for each in done], bad, pa.concat_tables(bad_rows) if bad_rows else None
+        tables, bad_table = [from_buffer(each.data) for each in done], pa.concat_tables(bad_rows) if bad_rows else None
+        return tables, bad, bad_table, _origins(done, slices.starts())
 
-    def _records_again(self, slices: Slices) -> tuple[list[pa.Table], list[Bad], pa.Table | None]:
+    def _records_again(self, slices: Slices) -> _Found:
         """For functions of one record: run again only the records that raised. Their results keep their place."""
         done = slices.run(isolate=self._isolate or bool(self._task.on_error.retries), keep=False)
         _refuse(done)
         starts = slices.starts()
         found = [(start, each) for start, part in zip(starts, done, strict=True) for each in part.bad]
         if not found:
-            return [from_buffer(part.data) for part in done], [], None
+            return [from_buffer(part.data) for part in done], [], None, _origins(done, starts)
         bad_rows = pa.concat_tables([slices.bad_rows(n, part) for n, part in enumerate(done) if part.bad])
         given: dict[int, Done] = {n: Done(bad=[each]) for n, (_, each) in enumerate(found)}
         rows = [start + each.index for start, each in found]
@@ -296,7 +304,10 @@ class TaskFunction:
             raise _error_of(bad[0])
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
-        return tables, bad, rows_at(bad_rows, still)
+        origins = _origins(done, starts)
+        if origins is not None and saved:
+            origins = sorted([*origins, *(row for row, again in saved.items() for _ in range(again.num_rows))])
+        return tables, bad, rows_at(bad_rows, still), origins
 
     def _as_dataframe(self, table: pa.Table) -> tuple[list[pa.Table], list[Bad]]:
         """For functions of a DataFrame: run the whole batch again, then halve it with several Spark jobs at a time."""
@@ -412,6 +423,13 @@ class FailureLimit:
                 traceback=error.traceback,
                 where=error.where,
             )
+
+
+def _origins(done: Sequence[Done], starts: Sequence[int]) -> list[int] | None:
+    """For each result of slices the index in the batch of the record that it was made of, if all slices say it."""
+    if any(part.origins is None for part in done):
+        return None
+    return [start + each for part, start in zip(done, starts, strict=True) for each in part.origins or ()]
 
 
 def _spliced(done: Done, start: int, saved: Mapping[int, pa.Table]) -> Iterator[pa.Table]:

@@ -34,6 +34,9 @@ class Slices(ABC):
         send: runs work on Spark's workers.
     """
 
+    traced = False
+    """Whether it is asked which record each result is made of."""
+
     def __init__(self, send: Send) -> None:
         self.send = send
 
@@ -62,8 +65,9 @@ class Slices(ABC):
 class DealtOut(Slices):
     """Slices of rows that this process holds."""
 
-    def __init__(self, send: Send, tables: Sequence[pa.Table]) -> None:
+    def __init__(self, send: Send, tables: Sequence[pa.Table], *, traced: bool = False) -> None:
         super().__init__(send)
+        self.traced = traced
         self._tables = tables
         self._data = [to_buffer(table) for table in tables]
 
@@ -71,7 +75,7 @@ class DealtOut(Slices):
         return _starts([table.num_rows for table in self._tables])
 
     def run(self, *, isolate: bool, keep: bool) -> list[Done]:  # noqa: ARG002 (the rows are here anyway)
-        return self.send(run, [Slice(data, isolate) for data in self._data])
+        return self.send(run, [Slice(data, isolate, traced=self.traced) for data in self._data])
 
     def rows(self, number: int) -> pa.Buffer:
         return self._data[number]

@@ -59,6 +59,8 @@ class Slice(msgspec.Struct, frozen=True):
     """Whether to find the rows that the function raises for. If not, the first error is all that comes back."""
     raised: int = 0
     """How often these rows were run before, and raised."""
+    traced: bool = False
+    """Whether :attr:`Done.origins` is asked for."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class Done(msgspec.Struct, frozen=True):
     """Of functions that take records, for each bad row: how many rows of the results come before it."""
     fault: Bad | None = None
     """The slice as a whole raised, and there are no results; the index says nothing."""
+    origins: list[int] | None = None
+    """Of functions that take records, if asked: for each result the index in the slice of the record that it was made of."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -118,7 +122,7 @@ def run(plans: Sequence[Plan], given: Slice) -> Done:
     Raises:
         FunctionError: ``SX-FN-RESULT``, ``SX-FN-IMPORT``.
     """
-    return _run(plans, from_buffer(given.data), given.isolate, given.raised)
+    return _run(plans, from_buffer(given.data), given.isolate, given.raised, traced=given.traced)
 
 
 def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> ReadAndDone:
@@ -144,12 +148,15 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
     return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, kept)
 
 
-def _run(plans: Sequence[Plan], table: pa.Table, isolate: bool, raised: int) -> Done:
+def _run(plans: Sequence[Plan], table: pa.Table, isolate: bool, raised: int, *, traced: bool = False) -> Done:
     last = plans[-1]
     if len(plans) == 1 and last.takes == "record":
-        return _records(last, _call(last), table, isolate, raised)
+        return _records(last, _call(last), table, isolate, raised, traced=traced)
     apply = functools.partial(_through, [functools.partial(_TABLES[plan.takes], plan, _call(plan)) for plan in plans])
     try:
+        if traced and all(plan.takes == "record" for plan in plans):
+            origins = list(range(table.num_rows))
+            return Done(to_buffer(apply(table, origins)), origins=origins)
         return Done(to_buffer(apply(table)))
     except DataFault as fault:
         if not isolate:
@@ -160,11 +167,12 @@ def _run(plans: Sequence[Plan], table: pa.Table, isolate: bool, raised: int) -> 
     return Done(to_buffer(joined(last.task, last.fn, found.results)), bad)
 
 
-def _through(steps: Sequence[Callable[[pa.Table], pa.Table]], table: pa.Table) -> pa.Table:
+def _through(steps: Sequence[Callable[..., pa.Table]], table: pa.Table, origins: list[int] | None = None) -> pa.Table:
+    """What comes of a table. ``origins``: of its records, if all steps take records; it becomes that of the results."""
     for number, step in enumerate(steps):
         if number and not table.num_rows:  # as over a queue: where nothing came out, the next function is not called
             return pa.table({})
-        table = step(table)
+        table = step(table) if origins is None else step(table, origins)
     return table
 
 
@@ -304,8 +312,11 @@ def checked(task: str, fn: str, table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(table.columns, schema=plain) if table.num_columns else table
 
 
-def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: bool, raised: int) -> Done:
+def _records(
+    plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: bool, raised: int, *, traced: bool = False
+) -> Done:
     results: list[Record] = []
+    origins: list[int] | None = [] if traced else None
     bad: list[Bad] = []
     places: list[int] = []
     declared = declared_of(plan.schema, plan.task, plan.fn)
@@ -313,28 +324,38 @@ def _records(plan: Plan, call: Callable[..., Any], table: pa.Table, isolate: boo
         try:
             if isinstance(record, FunctionError):
                 raise record
-            results += _given(plan, call(record), declared)  # all of them or none: it may raise half-way
+            made = _given(plan, call(record), declared)  # all of them or none: it may raise half-way
+            results += made
+            if origins is not None:
+                origins += [index] * len(made)
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
             bad.append(Bad(index, error_class(problem), raised + 1, problem.to_failure()))
             places.append(len(results))
             if not isolate:
                 return Done(fault=bad[0])
-    return Done(to_buffer(_table(plan, results, table)), bad, places)
+    return Done(to_buffer(_table(plan, results, table)), bad, places, origins=origins)
 
 
-def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
-    """A function of records on a whole table, for fused functions. The first record that it raises for fails the table."""
+def _in_turn(plan: Plan, call: Callable[..., Any], table: pa.Table, origins: list[int] | None = None) -> pa.Table:
+    """A function of records on a whole table, for fused functions. The first record that it raises for fails the table.
+    ``origins``: of the records; it becomes that of the results.
+    """
     results: list[Record] = []
+    made_of: list[int] = []
     declared = declared_of(plan.schema, plan.task, plan.fn)
     for index, record in enumerate(records_or_errors(table)):
         try:
             if isinstance(record, FunctionError):
                 raise record
             results += _given(plan, call(record), declared)
+            if origins is not None:
+                made_of += [origins[index]] * (len(results) - len(made_of))
         except USER_ERRORS as error:
             problem = _problem(plan, error, table, index)
             raise DataFault(problem, lambda problem=problem: problem) from error  # type: ignore[misc]
+    if origins is not None:
+        origins[:] = made_of
     return _table(plan, results, table)
 
 

@@ -21,6 +21,7 @@ from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.text import counted
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class TaskClock(msgspec.Struct, frozen=True, kw_only=True):
     """Why these are not further."""
     idle: list[str] = []
     """Partitions that had no row for so long that they do not count."""
+    waiting: int | None = None
+    """Of a lookup: how many rows have been read, and wait until the clock of its table has passed them. None: not known."""
+    waits_for: str = ""
+    """Of a lookup: the task with its table."""
 
 
 class JobClock(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +177,16 @@ def _what_holds(found: JobClock) -> str | None:
     return f"its clock is held by {slowest.held_by[0]}{others}, which task {slowest.task} reads: {slowest.why}"
 
 
+def waiting_rows(found: JobClock) -> list[str]:
+    """The lookups in which rows wait, each in a sentence. Pure."""
+    rule = "a row waits until the clock of the table has passed its time"
+    return [
+        f"{counted(task.waiting, 'row')} {'waits' if task.waiting == 1 else 'wait'} in {task.task} for {task.waits_for}: {rule}"
+        for task in found.tasks
+        if task.waiting
+    ]
+
+
 class Lack(NamedTuple):
     """A task whose clock is not far enough for a change at a time to be complete."""
 
@@ -247,12 +262,13 @@ def _task_clock(
 ) -> TaskClock:
     if positions is None:
         return TaskClock(task=stage.name, clock=None, ended=True)
+    waiting, waits_for = _waiting(stage, positions)
     names = {link.topic: link.name if link.kind == "internal" else link.topic for link in stage.ingress}
     clocks = by_task[stage.name]
     idle = [f"{names[p.topic]}[{p.number}]" for p, clock in clocks.items() if clock.idle]
     going = [clock for clock in clocks.values() if clock.value != END]
     if clocks and not going:
-        return TaskClock(task=stage.name, clock=None, ended=True, idle=idle)
+        return TaskClock(task=stage.name, clock=None, ended=True, idle=idle, waiting=waiting, waits_for=waits_for)
     least = task_clock(going)
     if heard is None:  # nobody is told where it was before a partition became idle, or was so no more
         clock = max((clock.value for clock in going), default=NEVER) if least is None else least
@@ -269,7 +285,24 @@ def _task_clock(
     else:
         why = _why(stage, held_by[0], positions[held_by[0]], least)
     slowest = [f"{names[p.topic]}[{p.number}]" for p in held_by]
-    return TaskClock(task=stage.name, clock=_shown(clock), held_by=slowest, why=why, idle=idle)
+    return TaskClock(
+        task=stage.name,
+        clock=_shown(clock),
+        held_by=slowest,
+        why=why,
+        idle=idle,
+        waiting=waiting,
+        waits_for=waits_for,
+    )
+
+
+def _waiting(stage: Stage, positions: Positions) -> tuple[int | None, str]:
+    """How many rows wait in a lookup, as its positions say, and the task with the table that they wait for."""
+    relation = stage.task.relation
+    if relation is None or relation.kind != "lookup":
+        return None, ""
+    known = [position.waits for position in positions.values() if position is not None and position.waits is not None]
+    return (sum(known) if known else None), relation.right or ""
 
 
 def _clocks(stage: Stage, positions: Positions, facts: Mapping[str, LinkFacts]) -> Clocks:

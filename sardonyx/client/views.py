@@ -212,7 +212,16 @@ class Outside(msgspec.Struct, frozen=True):
     """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
 
     code: Literal[
-        "not-led", "backlog", "submitted", "kafka-away", "clock-held", "held", "long-batch", "late", "loop-goes-on"
+        "not-led",
+        "backlog",
+        "submitted",
+        "kafka-away",
+        "clock-held",
+        "rows-wait",
+        "held",
+        "long-batch",
+        "late",
+        "loop-goes-on",
     ]
     text: str
 

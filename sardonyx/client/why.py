@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
-from sardonyx.client.clocks import lacking, what_holds
+from sardonyx.client.clocks import lacking, waiting_rows, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.late_tasks import late_tasks
@@ -34,6 +34,8 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.client.job_handle import JobHandle
+
+T = TypeVar("T")
 
 LOOK = 5.0
 """Seconds that Kafka may take to answer before it counts as away."""
@@ -62,7 +64,7 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
         outside.append(Outside("kafka-away", words))
     elif look and explanation.status == "running":
-        outside += [Outside("clock-held", words) for words in _told(client, job, _clock_held)]
+        outside += _told(client, job, _of_clocks)
         holds = _told(client, job, lambda handle: [hold.text for hold in held_tasks(client, handle.id)])
         outside += [Outside("held", words) for words in holds]
         outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
@@ -118,7 +120,7 @@ def _loops(handle: JobHandle) -> list[str]:
     return [in_words(cycle) for cycle in handle.cycles()]
 
 
-def _told(client: Client, job: str, ask: Callable[[JobHandle], list[str]]) -> list[str]:
+def _told(client: Client, job: str, ask: Callable[[JobHandle], list[T]]) -> list[T]:
     """What Kafka tells of a job; nothing, if it cannot be asked."""
     if not client.settings.kafka.bootstrap_servers:
         return []
@@ -128,12 +130,15 @@ def _told(client: Client, job: str, ask: Callable[[JobHandle], list[str]]) -> li
         return []
 
 
-def _clock_held(handle: JobHandle) -> list[str]:
-    """What holds the clock of a running job; nothing if it has none. Of a job that is changed at a time, what that waits for."""
+def _of_clocks(handle: JobHandle) -> list[Outside]:
+    """What holds the clock of a running job, and which rows wait in it for a clock; nothing if it has none. Of a job that is
+    changed at a time, what that waits for.
+    """
     clocks, spec = handle.clock(), handle.spec()
     waits = pending(spec)
     lack = None if waits is None else lacking(spec, waits, clocks)
-    if waits is not None and lack is not None:
-        return [f"its change at {waits.time} is not complete: {lack.text(waits)}"]
     held = what_holds(clocks)
-    return [] if held is None else [held]
+    if waits is not None and lack is not None:
+        held = f"its change at {waits.time} is not complete: {lack.text(waits)}"
+    found = [] if held is None else [Outside("clock-held", held)]
+    return [*found, *(Outside("rows-wait", each) for each in waiting_rows(clocks))]

@@ -54,6 +54,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     held: tuple[int, Front] | None = None
     ckpt: list[Any] | None = None
     begins: tuple[tuple[int, int], ...] | None = None
+    waits: int | None = None
     format: int = 1
 
 
@@ -89,7 +90,8 @@ class Position(NamedTuple):
     task with state still holds. The text tells both less exactly if they are long (:mod:`sardonyx.core.front_text`), and leaves
     both out if there is no room at all: None, and then nothing is known. ``checkpoints``: those of the shard, if the
     job has them. ``begins``: of a partition of a user's topic, where rows of a time are read again from
-    (:mod:`sardonyx.core.going_back`).
+    (:mod:`sardonyx.core.going_back`). ``waits``: of a shard of a lookup, how many rows wait for the clock of the other side;
+    None: it is no lookup, or not known.
     """
 
     offset: int
@@ -104,6 +106,7 @@ class Position(NamedTuple):
     held: Held | None = None
     checkpoints: Checkpoints | None = None
     begins: Begins | None = None
+    waits: int | None = None
 
     def metadata(self) -> str:
         """The text that Kafka keeps with the offset: about 60 bytes, 100 more with a clock and state, and 30 for each chain. Of a
@@ -127,6 +130,8 @@ class Position(NamedTuple):
             text = msgspec.structs.replace(text, ckpt=self.checkpoints.text(), format=3)
         if self.begins:
             text = msgspec.structs.replace(text, begins=self.begins, format=3)
+        if self.waits is not None:
+            text = msgspec.structs.replace(text, waits=self.waits)
         if isinstance(self.told, dict):
             text = msgspec.structs.replace(text, by_link=self.told, format=POSITION_FORMAT)
         if self.front is not None:
@@ -168,10 +173,8 @@ class Position(NamedTuple):
         kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]))
         apart = None if held.ckpt is None else Checkpoints.read(held.ckpt)
         rows = held.told if held.by_link is None else held.by_link
-        begins = held.begins
-        return cls(
-            offset, counts, held.drained, held.marked, clock, held.state, heard, rows, front, kept, apart, begins
-        )
+        made = (held.begins, held.waits)
+        return cls(offset, counts, held.drained, held.marked, clock, held.state, heard, rows, front, kept, apart, *made)
 
 
 def _with_fronts(text: _Metadata, front: Front, held: Held | None) -> _Metadata:

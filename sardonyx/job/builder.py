@@ -231,7 +231,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
           columns of the key, and ``window_start``, ``window_end``, ``pane``, ``final`` and ``window_time``.
         - ``fn``: a function of a ``DataFrame``, an Arrow or a pandas table over all rows of the windows that close; with
           ``aggregate``, over its results.
-        - ``emit``: ``"final"``, ``"changes"``, ``every("10 s")`` or ``on_count(100)``.
+        - ``emit``: ``"final"``, ``"changes"``, ``every("10 s")``, ``every("10 s", by="wall")`` or ``on_count(100)``.
         - ``accumulate``: whether each result of a window counts all its rows, or those since the result before it.
         - ``grace``: how much longer than its end a window waits for late rows.
         - ``allowed_lateness``: how long a closed window is kept, so that a late row gives a corrected result.

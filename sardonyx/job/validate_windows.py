@@ -28,7 +28,7 @@ MOST_WINDOWS = 1_000
 MOST_DAYS, MOST_ROWS = 100_000, 10**15
 """The greatest lengths: sums of a time and a few of them fit into 64 bits of microseconds."""
 
-_EMIT = re.compile(r"final|changes|every (?P<every>.+)|count (?P<count>\d{1,15})")
+_EMIT = re.compile(r"final|changes|every (?P<every>.+?)(?P<wall> by wall)?|count (?P<count>\d{1,15})")
 
 _FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tumbling": (("size",), ()),
@@ -264,13 +264,17 @@ def _key(task: TaskSpec) -> Iterator[Wrong]:
 def _emit(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
     match = _EMIT.fullmatch(window.emit)
     if match is None:
-        fix = 'give "final", "changes", every("10 s") or on_count(100); in YAML "every 10 s" or "count 100"'
+        fix = 'give "final", "changes", every("10 s"), every("10 s", by="wall") or on_count(100)'
+        fix += '; in YAML "every 10 s", "every 10 s by wall" or "count 100"'
         yield Wrong(
             "SX-WINDOW-EMIT", f"emit cannot be {shorten(window.emit)!r}{near(window.emit, ('final', 'changes'))}", fix
         )
         return
-    often = emit_every(window)
-    if often is not None:
+    often = _often(match)
+    if match["wall"] is not None and isinstance(often, int):
+        fix = f'give a duration, such as every("{often} s", by="wall")'
+        yield Wrong("SX-WINDOW-EMIT", f"emit is {window.emit!r}, and the machine's clock counts no rows", fix)
+    elif often is not None:
         yield from _length("emit: every", often, 1)
     if match["count"] is not None and int(match["count"]) < 1:
         yield Wrong("SX-WINDOW-EMIT", "emit: a result after each 0 rows", "give on_count(1) or more")
@@ -284,9 +288,15 @@ def _emit(task: TaskSpec, window: WindowSpec) -> Iterator[Wrong]:
 
 
 def emit_every(window: WindowSpec) -> str | int | None:
-    """How far the clock goes from one result to the next: a duration or a number of rows; None: results come otherwise."""
+    """How far the clock of the rows goes from one result to the next: a duration or a number of rows; None: results come
+    otherwise.
+    """
     match = _EMIT.fullmatch(window.emit)
-    often = None if match is None else match["every"]
+    return None if match is None or match["wall"] is not None else _often(match)
+
+
+def _often(match: re.Match[str]) -> str | int | None:
+    often = match["every"]
     return int(often) if often is not None and re.fullmatch("[0-9]{1,15}", often) else often
 
 

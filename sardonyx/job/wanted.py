@@ -12,7 +12,7 @@ WANTED: Mapping[str, str] = {
     "aggregate": "a mapping from columns to how they are aggregated, such as {hits: count} or, for windows, {slowest: {max: ms}}",
     "allowed_lateness": 'a duration, such as "1 h" (over an ordinal time a number of rows)',
     "delay": 'a duration, such as "5 s"',
-    "emit": 'final, changes, "every 10 s" or "count 100"',
+    "emit": 'final, changes, "every 10 s", "every 10 s by wall" or "count 100"',
     "every": 'a duration, such as "10 s" (over an ordinal time, and for counted, a number of rows)',
     "gap": 'a duration, such as "30 min" (over an ordinal time a number of rows)',
     "grace": 'a duration, such as "10 s" (over an ordinal time a number of rows)',

@@ -319,15 +319,16 @@ def Collect(column: str, *, most: int | None = None) -> Aggregate:  # noqa: N802
 
 
 @_declares
-def every(duration: Length) -> Emit:
+def every(duration: Length, by: Literal["event", "wall"] = "event") -> Emit:
     """Results when the clock of the rows has gone on by so much, for the windows that have had rows since then.
 
-    Flink: ``ContinuousEventTimeTrigger``.
+    Flink: ``ContinuousEventTimeTrigger``, ``ContinuousProcessingTimeTrigger``.
 
     Args:
         duration: such as ``"10 s"``; over an ``ordinal`` time a number of rows.
+        by: ``"wall"``: when the clock of the machine has gone on by so much. It goes on without rows, too.
     """
-    return Emit(f"every {duration}")
+    return Emit(f"every {duration}" + (" by wall" if by == "wall" else ""))
 
 
 @_declares

@@ -39,7 +39,7 @@ class CountedWindows(Engine):
         self._windows = Hopping(size, int(window.every or size))
         self._combine = Combiner(window, key_columns)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         results = self._add(state, [piece.rows for piece in pieces if piece.rows.num_rows], ending=clock >= END)
@@ -50,8 +50,8 @@ class CountedWindows(Engine):
             entries = entries.slice(0, limit) if more else entries
             results += [self._results(entries, final=True)]
             state.remove(one(entries[KEY]))
-        elif self._emit.every:
-            results += self._regular(state, clock, b"")
+        elif self._emit.every or self._emit.by_wall:
+            results += self._often(state, clock, now, b"", added=any(piece.rows.num_rows for piece in pieces))
         return Planned(self._layout.all_results(results), state.changes(), late_rows([]), more)
 
     def _add(self, state: Overlay, tables: Sequence[pa.Table], *, ending: bool) -> list[pa.Table]:

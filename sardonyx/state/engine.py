@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sardonyx.core.clocks import END
 from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import NEW, PANE, ROWS, SLICE, SX_KEY
@@ -42,8 +43,15 @@ class Engine(ABC):
             once(window)
 
     @abstractmethod
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
+
+    def wake(self) -> int | None:
+        """See :meth:`~sardonyx.state.windows.WindowShard.wake`."""
+        if not self._emit.by_wall:
+            return None
+        mark = self._store.scan(MARK, None, 1)
+        return (int(numpy(one(mark[ROWS]))[0]) + 1) * self._emit.by_wall if mark.num_rows else None
 
     @abstractmethod
     def _bounds(self, entries: pa.Table, prefix: int) -> tuple[Numbers, Numbers]:
@@ -111,6 +119,12 @@ class Engine(ABC):
         }
         return self._layout.entries(columns).select([KEY, *names])
 
+    def _often(self, state: Overlay, clock: int, now: int, first: bytes, *, added: bool) -> list[pa.Table]:
+        """The results that come every so often, by either clock."""
+        if self._emit.by_wall:
+            return self._by_wall(state, now, first, added=added and clock < END)
+        return self._regular(state, clock, first)
+
     def _regular(self, state: Overlay, clock: int, first: bytes) -> list[pa.Table]:
         """The results that come every so often. ``first``: the least key of an entry whose window this clock does not
         close.
@@ -122,6 +136,25 @@ class Engine(ABC):
         state.put(self._layout.entries({KEY: pa.array([MARK]), ROWS: pa.array([now])}))
         if not mark.num_rows:
             return []
+        return self._fresh_ones(state, first)
+
+    def _by_wall(self, state: Overlay, now: int, first: bytes, *, added: bool) -> list[pa.Table]:
+        """The results that come every so often by the machine's clock. The mark says in which stretch of it the first row came
+        since the last ones; without a row there is none. ``added``: this plan has had rows. ``first``: as of :meth:`_regular`.
+        """
+        mark = state.scan(MARK, None, 1)
+        stretch = now // self._emit.by_wall
+        if not mark.num_rows:
+            if added:
+                state.put(self._layout.entries({KEY: pa.array([MARK]), ROWS: pa.array([stretch])}))
+            return []
+        if numpy(one(mark[ROWS]))[0] == stretch:
+            return []
+        state.remove(one(mark[KEY]))
+        return self._fresh_ones(state, first)
+
+    def _fresh_ones(self, state: Overlay, first: bytes) -> list[pa.Table]:
+        """The results of the windows from this key on that have had rows since their last ones."""
         entries = state.scan(first, OPEN_END)
         changed = entries.filter(pc.greater(entries[NEW], 0))
         return self._give(state, changed, np.ones(changed.num_rows, np.bool_))

@@ -40,7 +40,7 @@ class HoppingSlices(TimeWindows):
         super().__init__(window, key_columns, store, times)
         self._hops = Hopping.of(window)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         rows = self._sorted(pieces)

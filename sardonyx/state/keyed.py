@@ -112,10 +112,13 @@ class KeyedShard:
         pieces = [piece for piece in pieces if piece.rows.num_rows]
         rows = together([piece.rows for piece in pieces]) if pieces else pa.table({})
         counts = [piece.rows.num_rows for piece in pieces]
-        in_force = np.repeat(np.array([piece.in_force for piece in pieces], np.int64), counts)
+        clocks = [np.broadcast_to(piece.in_force, count) for piece, count in zip(pieces, counts, strict=True)]
+        in_force = np.concatenate([np.zeros(0, np.int64), *clocks])
+        greatest = int(in_force.max(initial=NEVER))
+        clock = max(clock, greatest)  # what rows say goes on before it is stated
         timed = [piece.times for piece in pieces if piece.times is not None]
         codes, keys, values = self._keys(rows)
-        due, bound = self._due(clock, NEVER if not pieces else max(piece.in_force for piece in pieces), keys, limit)
+        due, bound = self._due(clock, greatest, keys, limit)
         due += self._due_by_wall(END if clock >= END else wall, limit)
         code_of = {key: code for code, key in enumerate(keys)}
         found: list[Due] = []
@@ -138,7 +141,7 @@ class KeyedShard:
             self._entries(keys),
             found,
             clock,
-            clock if clock < END else self._before(before, pieces),
+            clock if clock < END else self._before(before, greatest),
             bound,
             limit,
         )
@@ -233,12 +236,10 @@ class KeyedShard:
     def _read(self, entries: Sequence[bytes]) -> pa.Table:
         return self._store.read(pa.array(entries, pa.binary()))[1]
 
-    def _before(self, before: int | None, pieces: Sequence[KeyedPiece]) -> int:
+    def _before(self, before: int | None, in_force: int) -> int:
         """The last clock before the end of the input."""
         stored = self._stored_end()
-        if stored is not None:
-            return stored
-        return max([NEVER if before is None or before >= END else before, *(piece.in_force for piece in pieces)])
+        return max(NEVER if before is None or before >= END else before, in_force) if stored is None else stored
 
     # --- Changes ---
 

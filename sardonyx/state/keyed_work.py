@@ -25,10 +25,10 @@ from sardonyx.state.timers import Setting
 
 
 class KeyedPiece(NamedTuple):
-    """A block of a link: its rows, the clock before it, and the times of its rows; all in microseconds."""
+    """A block of a link: its rows, the clock before it or before each row, and the times of its rows; all in microseconds."""
 
     rows: pa.Table
-    in_force: int
+    in_force: int | Numbers
     times: Numbers | None = None
 
 
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     codes: Numbers
     """The number of each row's key."""
     in_force: Numbers
-    """The clock before each row's block."""
+    """The clock before each row: its own, or that before its block."""
     times: Numbers | None
     keys: list[bytes]
     """By number: the canonical bytes of the key. Keys with timers that are due, too."""

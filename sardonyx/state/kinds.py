@@ -37,6 +37,10 @@ class Windows(Protocol):
         """The starts of all windows with these slices, and for each the position of its slice."""
         ...
 
+    def first(self, slices: Numbers) -> Numbers:
+        """The start of the earliest window with each slice."""
+        ...
+
     def last(self, slices: Numbers) -> Numbers:
         """The start of the latest window with each slice."""
         ...
@@ -103,6 +107,9 @@ class _Whole:
 
     def windows(self, slices: Numbers) -> tuple[Numbers, Numbers]:
         return slices, np.arange(len(slices))
+
+    def first(self, slices: Numbers) -> Numbers:
+        return slices
 
     def last(self, slices: Numbers) -> Numbers:
         return slices

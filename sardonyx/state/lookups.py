@@ -98,12 +98,13 @@ class LookupShard:
         if right.rows.num_rows:
             self._learn(state, right, packs[RIGHT])
         due, more = self._due(state, left, packs[LEFT], clocks, limit)
+        waits = len(left.times) - len(due.times)
         results = self._results(state, due, packs)
         if right.rows.num_rows and not more:  # after the results: they may need what goes
             self._thin(state, right, needed)
         if self._within is not None and not more:
             self._expire(state, needed)
-        return Planned(results, state.changes(), late_rows(late), more)
+        return Planned(results, state.changes(), late_rows(late), more, waits)
 
     # --- The table ---
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sardonyx.core.clocks import END
 from sardonyx.core.column_types import UnfitTypes, converted
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
-from sardonyx.state.groups import Column, Groups, Numbers, one, unlisted
+from sardonyx.state.groups import Column, Groups, Mask, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.roomy import of_state
 
@@ -26,11 +27,18 @@ class Piece(NamedTuple):
     """A block of a link.
 
     ``rows``: partial rows (they have a column ``sx_slice``), or rows as the user's functions make them, with the
-    column of their time. ``in_force``: the clock before it, in microseconds.
+    column of their time. ``in_force``: the clock before it, in microseconds. ``clocks``: the clock before each row, if
+    the block says it; it never falls, and is not below ``in_force``.
     """
 
     rows: pa.Table
     in_force: int
+    clocks: Numbers | None = None
+
+    @property
+    def before_rows(self) -> Numbers:
+        """The clock in force before each row."""
+        return np.broadcast_to(self.in_force, self.rows.num_rows) if self.clocks is None else self.clocks
 
 
 class Planned(NamedTuple):
@@ -41,12 +49,41 @@ class Planned(NamedTuple):
     for each late one: the piece, the row in it, the start and end of the latest window it would be in, and how far
     before, by the clock in force, that window had closed (null after the end of the input). ``more``: windows remain
     to be closed; a further plan, without pieces and with the same clock, must follow before anything else is planned.
+    ``waits``: of lookups, how many rows more wait, less those that do no longer.
     """
 
     results: pa.Table
     changes: pa.Table
     late: pa.Table
     more: bool
+    waits: int = 0
+
+
+def stretches(clocks: Numbers) -> list[tuple[int, int, int]]:
+    """Where the same clock is in force before rows: the first of them, the one after the last, and the clock."""
+    if not len(clocks):
+        return []
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(clocks)) + 1])
+    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(clocks)], clocks[starts].tolist(), strict=True))
+
+
+def too_late(
+    number: int, which: Mask, starts: Numbers, ends: Numbers, clocks: Numbers, grace: int, before: int = 0
+) -> pa.Table:
+    """The table of late rows.
+
+    Args:
+        number: of their piece.
+        which: of these rows of the piece are late.
+        starts: of the latest window that each late row would be in.
+        ends: of the same windows.
+        clocks: in force before the late rows.
+        grace: of the windows.
+        before: how many rows of the piece come before these.
+    """
+    rows = np.flatnonzero(which) + before
+    by = pa.array(clocks - ends - grace, mask=clocks >= END)
+    return pa.table([pa.array(np.full(len(rows), number)), rows, starts, ends, by], schema=LATE)
 
 
 class Layout:

@@ -8,18 +8,19 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sardonyx.core.clocks import END
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.columns import ENDS, LATE, NEW, PANE, ROWS, START
+from sardonyx.state.columns import ENDS, NEW, PANE, ROWS, START
 from sardonyx.state.combine import keys_of
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import canonical_of, indexed, keys, ordered, starts_of
 from sardonyx.state.groups import Groups, Mask, Numbers, listed, numpy, one, unlisted
 from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows
+from sardonyx.state.planned import Piece, Planned, late_rows, too_late
+from sardonyx.state.times import set_back
 
 
 class _Items(NamedTuple):
@@ -31,6 +32,18 @@ class _Items(NamedTuple):
     codes: Numbers
     first: Numbers
     last: Numbers
+
+
+class _Stretch(NamedTuple):
+    """Rows of a piece that are taken in at once: the number of the piece, how many rows of it come before them, they themselves,
+    their times, and the clock in force.
+    """
+
+    number: int
+    before: int
+    rows: pa.Table
+    times: Numbers
+    in_force: int
 
 
 class _Open(NamedTuple):
@@ -45,7 +58,8 @@ class _Open(NamedTuple):
 
 
 class SessionWindows(Engine):
-    """Sessions. Each piece is taken in at once, by these rules:
+    """Sessions. Each piece is taken in at once, or, if it says the clock before each row, the stretches of it between which a
+    session may have closed; by these rules:
 
     The rows of the piece and the key's sessions that are open (``end + grace`` is above the clock in force) are put
     in the order of their first times; a session comes before rows of its first time. Going through them, each joins
@@ -73,18 +87,23 @@ class SessionWindows(Engine):
                 fix="use `grace=` in place of `allowed_lateness=`",
             )
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         late: list[pa.Table] = []
         changed: list[pa.Array] = []
         for number, piece in enumerate(pieces):
-            if piece.rows.num_rows:
-                self._take(state, number, piece, changed, late)
+            if not piece.rows.num_rows:
+                continue
+            times = self._times(piece.rows)
+            times = np.zeros(piece.rows.num_rows, np.int64) if times is None else times
+            for start, stop, in_force in self._stretches(state, piece, times):
+                stretch = _Stretch(number, start, piece.rows.slice(start, stop - start), times[start:stop], in_force)
+                self._take(state, stretch, changed, late)
         first = ordered(less(clock, self._grace) + 1)
         results = self._early(state, changed, clock) if self._emit.by_rows else []
-        if self._emit.every:
-            results += self._regular(state, clock, first)
+        if self._emit.every or self._emit.by_wall:
+            results += self._often(state, clock, now, first, added=bool(changed))
         entries = state.scan(b"", first, None if limit is None else limit + 1)
         more = limit is not None and entries.num_rows > limit
         results += self._close(state, entries.slice(0, limit) if more else entries)
@@ -95,11 +114,31 @@ class SessionWindows(Engine):
 
     # --- Rows of a piece ---
 
-    def _take(self, state: Overlay, number: int, piece: Piece, changed: list[pa.Array], late: list[pa.Table]) -> None:
-        rows, times = piece.rows, self._times(piece.rows)
-        times = np.zeros(rows.num_rows, np.int64) if times is None else times
+    def _stretches(self, state: Overlay, piece: Piece, times: Numbers) -> list[tuple[int, int, int]]:
+        """The first row of each stretch, the one after its last, and the clock in force. A row begins one if by its own clock
+        a session of its key has closed that it would else join, or that it would make.
+        """
+        clocks = piece.before_rows
+        count = len(clocks)
+        reached = set_back(clocks, self._grace)
+        if piece.clocks is None or not (times < reached).any():
+            return [(0, count, int(clocks[0]))]
+        codes, canonical = keys_of(piece.rows, self._layout.keys)
+        held = self._held(state, canonical, NEVER)
+        ends, owners = np.concatenate([held.ends, times + self._gap]), np.concatenate([held.codes, codes])
+        values = np.unique(np.concatenate([ends, times, reached]))
+        size = len(values) + 1
+        items = np.sort(owners * size + np.searchsorted(values, ends))
+        first = np.searchsorted(items, codes * size + np.searchsorted(values, times), side="right")
+        last = np.searchsorted(items, codes * size + np.searchsorted(values, reached), side="right")
+        starts = np.unique([0, *np.flatnonzero((times < reached) & (last > first)).tolist()])
+        starts = starts[np.concatenate([[True], clocks[starts[1:]] != clocks[starts[:-1]]])]
+        return list(zip(starts.tolist(), [*starts[1:].tolist(), count], clocks[starts].tolist(), strict=True))
+
+    def _take(self, state: Overlay, stretch: _Stretch, changed: list[pa.Array], late: list[pa.Table]) -> None:
+        number, before, rows, times, in_force = stretch
         codes, canonical = keys_of(rows, self._layout.keys)
-        held = self._held(state, canonical, piece.in_force)
+        held = self._held(state, canonical, in_force)
         mine = held.positions
         items = _Items(
             np.concatenate([held.codes[mine], codes]),
@@ -113,11 +152,13 @@ class SessionWindows(Engine):
         with_rows = inner.sizes() > 0
         with_session = np.zeros(chains.count, np.bool_)
         with_session[chains.ids[: len(mine)]] = True
-        too_late = ~with_session & (end <= less(piece.in_force, self._grace))
-        gone = np.flatnonzero(too_late[inner.ids])
-        if len(gone):
-            late.append(self._late(number, gone, start[inner.ids[gone]], end[inner.ids[gone]], piece.in_force))
-        live = with_rows & ~too_late
+        closed = ~with_session & (end <= less(in_force, self._grace))
+        gone = closed[inner.ids]
+        if gone.any():
+            of = inner.ids[gone]
+            clocks = np.broadcast_to(in_force, len(of))
+            late.append(too_late(number, gone, start[of], end[of], clocks, self._grace, before))
+        live = with_rows & ~closed
         if not live.any():
             return
         entries = self._joined(held, rows, times, chains, live)
@@ -204,10 +245,6 @@ class SessionWindows(Engine):
                 np.add.at(values, numbers[old[taken]], numpy(one(before[name])))
                 columns[name] = pa.array(values)
         return columns
-
-    def _late(self, number: int, rows: Numbers, starts: Numbers, ends: Numbers, in_force: int) -> pa.Table:
-        by = pa.nulls(len(rows), pa.int64()) if in_force >= END else pa.array(in_force - ends - self._grace)
-        return pa.table([pa.array(np.full(len(rows), number)), rows, starts, ends, by], schema=LATE)
 
     # --- Entries ---
 

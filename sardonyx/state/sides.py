@@ -13,7 +13,7 @@ from sardonyx.core.column_types import together
 from sardonyx.state.columns import LATE
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
-from sardonyx.state.kinds import less
+from sardonyx.state.times import late as is_late
 
 Times: TypeAlias = Callable[[pa.Table], Numbers]
 
@@ -23,12 +23,12 @@ LEFT, RIGHT = 0, 1
 class SidedPiece(NamedTuple):
     """A block of a link.
 
-    ``rows``: as the task before makes them. ``in_force``: the clock before it, as its own link states it. ``side``:
-    :data:`LEFT` or :data:`RIGHT`.
+    ``rows``: as the task before makes them. ``in_force``: the clock before it, or before each row, as its own link states it.
+    ``side``: :data:`LEFT` or :data:`RIGHT`.
     """
 
     rows: pa.Table
-    in_force: int
+    in_force: int | Numbers
     side: int = LEFT
 
 
@@ -48,7 +48,7 @@ def taken(
 ) -> Taken:
     """The rows of one side that count.
 
-    A row is late if it is older than the clock in force before its piece, by more than ``grace``. So what is late depends on
+    A row is late if it is older than the clock in force before it, by more than ``grace``. So what is late depends on
     the log of its own side alone.
 
     Args:
@@ -68,10 +68,10 @@ def taken(
         if piece.side != side or not piece.rows.num_rows:
             continue
         rows, found = piece.rows, times(piece.rows)
-        bound = less(piece.in_force, grace)
-        too_late = found < bound if shaped else np.zeros(len(found), np.bool_)
+        clocks = np.broadcast_to(piece.in_force, len(found))
+        too_late = is_late(found, clocks, grace) if shaped else np.zeros(len(found), np.bool_)
         if too_late.any():
-            late.append(_late(number, np.flatnonzero(too_late), found[too_late], bound))
+            late.append(_late(number, np.flatnonzero(too_late), found[too_late], clocks[too_late], grace))
             rows, found = rows.filter(pa.array(~too_late)), found[~too_late]
         tables.append(rows)
         moments.append(found)
@@ -103,7 +103,7 @@ def renumbered(left: pa.Array, right: pa.Array) -> tuple[Numbers, Numbers, pa.Ar
     return numbers[: len(left)], numbers[len(left) :], both.dictionary
 
 
-def _late(number: int, rows: Numbers, times: Numbers, bound: int) -> pa.Table:
-    by = pa.nulls(len(rows), pa.int64()) if bound >= END else pa.array(bound - times)
+def _late(number: int, rows: Numbers, times: Numbers, clocks: Numbers, grace: int) -> pa.Table:
+    by = pa.array(clocks - grace - times, mask=clocks >= END)
     none = pa.nulls(len(rows), pa.int64())
     return pa.table([pa.array(np.full(len(rows), number)), rows, none, none, by], schema=LATE)

@@ -9,17 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.columns import LATE, SLICE, SX_KEY
+from sardonyx.state.closing import ended
+from sardonyx.state.columns import SLICE, SX_KEY
 from sardonyx.state.combine import Combiner
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import KEPT, keys, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import less, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows
+from sardonyx.state.planned import Piece, Planned, late_rows, stretches, too_late
 
 
 class Sorted(NamedTuple):
@@ -47,13 +48,15 @@ class TimeWindows(Engine):
         self._combine = Combiner(window, key_columns)
         self._kept = length(window.allowed_lateness)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         rows = self._sorted(pieces)
         results = self._add(state, rows.open, clock)
-        if self._emit.every:
-            results += self._regular(state, clock, ordered(self._windows.ended(less(clock, self._grace))))
+        if self._emit.every or self._emit.by_wall:
+            first = ordered(self._windows.ended(less(clock, self._grace)))
+            added = any(table.num_rows for table in rows.open)
+            results += self._often(state, clock, now, first, added=added)
         for table in rows.closed:
             results += self._correct(state, table)
         closing, more = self._close(state, clock, limit)
@@ -76,29 +79,32 @@ class TimeWindows(Engine):
             slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
         else:
             slices = numpy(one(rows[SLICE]))
-        late = self._late(number, piece.in_force, slices)
-        if late is not None:
-            found.late.append(late[1])
-            rows, times = rows.filter(pa.array(~late[0])), None if times is None else times[~late[0]]
-        if SLICE not in rows.column_names:
-            rows = self._combine(rows, times)
-        self._spread(rows, piece.in_force, found)
+        clocks = piece.before_rows
+        late = self._late(number, clocks, slices, found)
+        if late.any():
+            rows, times = rows.filter(pa.array(~late)), None if times is None else times[~late]
+            slices, clocks = slices[~late], clocks[~late]
+        if times is None or piece.clocks is None:
+            self._spread(rows if SLICE in rows.column_names else self._combine(rows, times), piece.in_force, found)
+            return
+        # Rows of which no window has closed need not be cut where the clock goes on.
+        closed = self._windows.first(slices) < ended(self._windows, clocks, self._grace)
+        self._spread(self._combine(rows.filter(pa.array(~closed)), times[~closed]), NEVER, found)
+        rows, times, clocks = rows.filter(pa.array(closed)), times[closed], clocks[closed]
+        for start, stop, clock in stretches(clocks):
+            self._spread(self._combine(rows.slice(start, stop - start), times[start:stop]), clock, found)
 
-    def _late(self, number: int, in_force: int, slices: Numbers) -> tuple[Mask, pa.Table] | None:
-        """Which rows are late, and the table that says so. None: no row is."""
-        bound = self._windows.ended(less(in_force, self._grace + self._kept))
+    def _late(self, number: int, clocks: Numbers, slices: Numbers, found: Sorted) -> Mask:
+        """Which rows are late; ``found`` gets the table that says so."""
         starts = self._windows.last(slices)
-        late = starts < bound
+        late = starts < ended(self._windows, clocks, self._grace + self._kept)
         covered = self._windows.covered(slices)
         if covered is not None:
             late &= covered
-        rows = np.flatnonzero(late)
-        if not len(rows):
-            return None
-        starts = starts[rows]
-        ends = self._windows.ends(starts)
-        by = pa.nulls(len(rows), pa.int64()) if in_force >= END else pa.array(in_force - ends - self._grace)
-        return late, pa.table([pa.array(np.full(len(rows), number)), rows, starts, ends, by], schema=LATE)
+        if late.any():
+            ends = self._windows.ends(starts[late])
+            found.late.append(too_late(number, late, starts[late], ends, clocks[late], self._grace))
+        return late
 
     def _spread(self, rows: pa.Table, in_force: int, found: Sorted) -> None:
         """Partial rows of slices become partial rows of windows."""

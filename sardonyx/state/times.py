@@ -27,6 +27,22 @@ _LIMIT = 2**62
 """Times at or beyond this are no times of this world (the year 148,000), and sums with them could overflow."""
 
 
+class InForce(NamedTuple):
+    """What is known of the clock in force before the rows of a batch."""
+
+    greatest: int = NEVER
+    """Of all of them: a row before it may be late."""
+    of_rows: Times | None = None
+    """Of each row, in their order, if they come from a source with one partition: what they say depends on the log alone."""
+
+    def of(self, stay: Mask) -> InForce:
+        """Of these rows only."""
+        return self if self.of_rows is None else self._replace(of_rows=self.of_rows[stay])
+
+
+NOT_KNOWN = InForce()
+
+
 def in_force(clock: SourceClock, times: Times, delay: int) -> Times:
     """The clock right before each of further rows of a source partition. It depends on their order in the log, and not on how
     batches are cut.
@@ -48,7 +64,12 @@ def in_force(clock: SourceClock, times: Times, delay: int) -> Times:
 
 def late(times: Times, in_force: Times, grace: int = 0) -> Mask:
     """Which rows are older than the clock that was in force before them, by more than ``grace`` microseconds."""
-    return times < np.where(in_force < NEVER + grace, NEVER, in_force - grace)
+    return times < set_back(in_force, grace)
+
+
+def set_back(clocks: Times, span: int) -> Times:
+    """Clocks less a span, not below :data:`NEVER`."""
+    return np.where(clocks < NEVER + span, NEVER, clocks - span)
 
 
 def microseconds(duration: str) -> int:
@@ -207,6 +228,8 @@ def _bad_time(spec: TimeSpec, value: object, ahead: bool) -> Failure:
 
 __all__ = [
     "END",
+    "NOT_KNOWN",
+    "InForce",
     "Judged",
     "Mask",
     "Times",
@@ -215,6 +238,7 @@ __all__ = [
     "judged",
     "late",
     "microseconds",
+    "set_back",
     "shown",
     "times_of",
 ]

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sardonyx.core.clocks import END
 from sardonyx.core.column_types import together
 from sardonyx.core.timing import WindowSpec, length
 from sardonyx.state.base import KEY, Store
-from sardonyx.state.columns import LATE, ROWS
+from sardonyx.state.closing import ended
+from sardonyx.state.columns import ROWS
 from sardonyx.state.entry_keys import MARK, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import less, ordinal, windows_of
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once
+from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, too_late
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""
@@ -44,7 +44,7 @@ class WindowRows:
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
         self._grace = length(window.grace)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
         late: list[pa.Table] = []
@@ -55,28 +55,26 @@ class WindowRows:
         results, more = self._close(state, clock, limit)
         return Planned(results, state.changes(), late_rows(late), more)
 
+    def wake(self) -> None:
+        """None: results come when windows close."""
+
     def _taken(self, number: int, piece: Piece, late: list[pa.Table]) -> tuple[pa.Table, Numbers]:
         """The rows of a piece, once for each of their windows that have not closed; and the starts of these."""
         rows, times = piece.rows, self._times(piece.rows)
         slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
-        bound = self._windows.ended(less(piece.in_force, self._grace))
+        clocks, within = piece.before_rows, self._in_any(slices)
+        bound = ended(self._windows, clocks, self._grace)
         last = self._windows.last(slices)
-        self._tell_late(number, piece.in_force, last, (last < bound) & self._in_any(slices), late)
+        gone = (last < bound) & within
+        if gone.any():
+            late.append(too_late(number, gone, last[gone], self._windows.ends(last[gone]), clocks[gone], self._grace))
         starts, where = self._windows.windows(slices)
-        keep = (starts >= bound) & self._in_any(slices)[where]
+        keep = (starts >= bound[where]) & within[where]
         return rows.take(pa.array(where[keep])), starts[keep]
 
     def _in_any(self, slices: Numbers) -> Mask:
         covered = self._windows.covered(slices)
         return np.ones(len(slices), np.bool_) if covered is None else covered
-
-    def _tell_late(self, number: int, in_force: int, starts: Numbers, late: Mask, tables: list[pa.Table]) -> None:
-        rows = np.flatnonzero(late)
-        if not len(rows):
-            return
-        ends = self._windows.ends(starts[rows])
-        by = pa.nulls(len(rows), pa.int64()) if in_force >= END else pa.array(in_force - ends - self._grace)
-        tables.append(pa.table([pa.array(np.full(len(rows), number)), rows, starts[rows], ends, by], schema=LATE))
 
     def _add(self, state: Overlay, rows: pa.Table, starts: Numbers) -> None:
         mark = state.scan(MARK, None, 1)

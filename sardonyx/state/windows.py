@@ -23,7 +23,9 @@ from sardonyx.state.window_rows import SCHEMA, WindowRows
 
 
 class _Plans(Protocol):
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None) -> Planned: ...
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned: ...
+
+    def wake(self) -> int | None: ...
 
 
 class WindowShard:
@@ -36,11 +38,11 @@ class WindowShard:
     ``everything`` is one window that ends with the input, when the clock is ``END``. For sessions and for counted
     windows see :class:`~sardonyx.state.sessions.SessionWindows` and :class:`~sardonyx.state.counted.CountedWindows`.
 
-    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row's
-    piece. The row counts in those of its windows that have not closed, and in those that have closed but not for
-    longer than ``allowed_lateness``: ``end + grace + allowed_lateness`` is above that clock. A row that counts in no
-    window, though it is in some, is late. What a row counts in therefore depends on its place in the log, and not on
-    how the log is cut into batches.
+    **Late rows.** A window has *closed* for a row if ``end + grace`` is not above the clock in force before the row:
+    its own, if its piece says it, or that before its piece. The row counts in those of its windows that have not closed,
+    and in those that have closed but not for longer than ``allowed_lateness``: ``end + grace + allowed_lateness`` is
+    above that clock. A row that counts in no window, though it is in some, is late. What a row counts in therefore
+    depends on its place in the log, and not on how the log is cut into batches.
 
     **Final results.** A window gives its final result in the first plan whose clock is not below ``end + grace``. It
     counts all rows for which the window had not closed. Final results, and those for rows within
@@ -54,9 +56,11 @@ class WindowShard:
     - ``count n``: if the plan had rows for the window, and it has had at least n rows since its last result.
     - ``every d``: if the plan's clock has reached a multiple of d (since 1970) that no earlier plan's had, for all
       windows with rows since their last results. In the first plan of a shard there are none.
+    - ``every d by wall``: if the machine's clock has reached a multiple of d since the first row after the results before, for
+      all windows with rows since then. What has come depends on when the batch was made; it is committed with it.
 
     **Later results.** Each piece with rows for a window that has closed, within ``allowed_lateness``, gives the window
-    a further result with ``final`` false.
+    a further result with ``final`` false; a piece that says the clock before each row, one for each clock.
 
     **What a result counts.** With ``accumulate`` all rows of the window so far, without it those since the result
     before it. The final result comes even if there are none. ``pane`` is the number of results of this window and key
@@ -82,21 +86,26 @@ class WindowShard:
     ) -> None:
         self._engine: _Plans = _engine(window)(window, key_columns, store, times)
 
-    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None) -> Planned:
+    def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None, now: int = 0) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
 
         Args:
             pieces: in the order of the log. The clock in force never falls from piece to piece, nor from plan to plan,
                 and it is not below the clock of the plan before.
-            clock: after all of them; not below any clock in force.
+            clock: after all of them; not below any clock in force before a piece. Those of rows may be above it.
             limit: the most final results of a plan. Other results are not held back, nor are those of windows for
                 which a piece has late rows within ``allowed_lateness``. Windows of rows close whole: no further one
                 does when there are so many rows. None: no limit.
+            now: what the machine's clock says, in microseconds since 1970.
 
         Raises:
             FunctionError: as :class:`~sardonyx.state.combine.Combiner`; ``SX-COLUMN-TYPE``.
         """
-        return self._engine.plan(pieces, clock, limit)
+        return self._engine.plan(pieces, clock, limit, now)
+
+    def wake(self) -> int | None:
+        """The time of the machine's clock, in microseconds, at which results are due without rows; None: at none."""
+        return self._engine.wake()
 
 
 def _engine(window: WindowSpec) -> Callable[[WindowSpec, Sequence[str], Store, Times], _Plans]:

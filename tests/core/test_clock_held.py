@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
-from sardonyx.client.clocks import against_now, clocks_of, what_holds
+from sardonyx.client.clocks import against_now, clocks_of, waiting_rows, what_holds
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Partition, Position
+from sardonyx.testing import ClockedRun
 
 NOON = 1_764_000_000_000_000
 
@@ -82,3 +83,43 @@ def test_a_clock_that_is_ahead_of_now_is_said_to_be(after: float, now: str, said
     found = clocks_of("traffic-1", graph, known, now=NOON / 1e6 + after)
     assert against_now(found) == now
     assert (said or "no later row of it was read") in str(what_holds(found))
+
+
+def test_rows_that_wait_in_a_lookup_are_counted(sardonyx_clocked: Callable[..., ClockedRun]) -> None:
+    """They are read, so none is unread; and nothing comes out before the table has its next row. No crash changes the count."""
+    made = Job("shop", partitions=2)
+    orders, customers = (
+        made.input(
+            name,
+            kafka(name, schema=f"id string, at timestamp, {name} bigint", start="earliest"),
+            time=event_time("at"),
+        )
+        for name in ("orders", "customers")
+    )
+    made.output("out", kafka("out"), after=made.lookup("tiered", orders, customers, on="id", how="left"))
+    run = sardonyx_clocked(made, batch_size=2)
+
+    def waiting() -> list[str]:
+        engine = run._engine
+        known = {name: task.answer() for name, task in engine.tasks.items()}
+        return waiting_rows(clocks_of("shop-1", engine.graph, known, now=None))
+
+    def at(minute: int) -> str:
+        return f"2026-11-23T10:{minute:02}:00"
+
+    run.give("customers", [{"id": "ada", "at": at(0), "customers": 1}])
+    assert waiting() == []
+    run.give(
+        "orders", [{"id": each, "at": at(minute), "orders": 1} for minute in range(1, 6) for each in ("ada", "bob")]
+    )
+    assert waiting() == [
+        "10 rows wait in tiered for customers: a row waits until the clock of the table has passed its time"
+    ]
+    run.crash("tiered", "committed")
+    run.give("customers", [{"id": "eve", "at": at(3), "customers": 2}])
+    assert len(run.rows("out")) == 4
+    assert waiting()[0].startswith("6 rows wait in tiered")
+    run.crash("tiered")
+    run.give("customers", [{"id": "eve", "at": at(9), "customers": 2}])
+    assert len(run.rows("out")) == 10
+    assert waiting() == []

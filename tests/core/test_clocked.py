@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sardonyx import Collect, Count, Job, Max, Sum, event_time, hopping, kafka, session, tumbling, wall
+from sardonyx import (
+    Collect,
+    Count,
+    Job,
+    Max,
+    Sum,
+    counted,
+    event_time,
+    every,
+    everything,
+    hopping,
+    kafka,
+    session,
+    tumbling,
+    wall,
+)
 from sardonyx.core.errors import SardonyxError
+from sardonyx.job.windowing import Windows
 from sardonyx.testing import ClockedRun, JobResult, run_job
 
 Begin = Callable[..., ClockedRun]
@@ -97,6 +114,55 @@ def test_the_machine_clock_of_rows_is_the_run_s(sardonyx_clocked: Begin) -> None
     assert run.rows() == []
     run.give("read", [{"n": 4}])
     assert [(row["window_start"], row["n"]) for row in run.rows()] == [("2026-11-23T10:00:00.000000Z", 3)]
+
+
+ENDLESS: dict[str, tuple[Windows, bool]] = {
+    "everything": (everything(), False),
+    "tumbling": (tumbling("1 h"), True),
+    "session": (session("1 h"), True),
+    "counted": (counted(100), False),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_results_come_by_the_machine_s_clock(kind: str, seed: int, sardonyx_clocked: Begin) -> None:
+    """Every ten seconds of it, of keys that have had rows since: each row once, wherever peers crash."""
+    rng = random.Random(f"{seed}/{kind}")
+    windows, timed = ENDLESS[kind]
+    job = Job("endless", partitions=2)
+    time = event_time("at") if timed else None
+    read = job.input("read", kafka("in", schema="user string, at timestamp, n long", start="earliest"), time=time)
+    sums = job.window(
+        "sums",
+        windows,
+        after=read,
+        group_by="user",
+        aggregate={"n": Sum("n")},
+        emit=every("10 s", by="wall"),
+        accumulate=False,
+    )
+    job.output("out", kafka("out"), after=sums)
+    run = sardonyx_clocked(job, now=datetime(2026, 11, 23, 10, tzinfo=UTC))
+    given: Counter[str] = Counter()
+    for second in range(3, 63, 3):
+        run.advance(3)
+        crash = rng.choice([None, "settled", "applied", "committed"])
+        if crash is not None:
+            run.crash("sums", crash)
+        before = len(run.rows())
+        if second % 10 < 6 and second < 50:
+            user, n = rng.choice("ab"), rng.randint(1, 9)
+            given[user] += n
+            run.give("read", [{"user": user, "at": f"2026-11-23T10:00:{second:02}", "n": n}])
+            if second // 10 == (second - 3) // 10:
+                assert len(run.rows()) == before, "between two multiples of ten seconds"
+    rows = run.rows()
+    assert not any(row["final"] for row in rows)
+    assert sum((Counter({row["user"]: row["n"]}) for row in rows), Counter()) == given
+    for user in given:
+        assert [row["pane"] for row in rows if row["user"] == user] == list(
+            range(sum(row["user"] == user for row in rows))
+        )
 
 
 def test_state_needs_no_store_outside_of_the_process(sardonyx_clocked: Begin, monkeypatch: pytest.MonkeyPatch) -> None:

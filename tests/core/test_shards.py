@@ -31,6 +31,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec, length
 from sardonyx.runtime.functions import import_function
 from sardonyx.state.rocks import RocksStore
+from sardonyx.state.times import InForce
 from tests.plain_store import plain_store
 from tests.sizes import histories
 
@@ -162,7 +163,7 @@ class Peer:
         """These rows, as the task before writes them, and after them a statement of the clock in each partition."""
         batch = Batch()
         table = pa.Table.from_pylist(rows) if rows else pa.table({})
-        for number, part in WindowSplit(self.link, PARTITIONS).split(table, split):
+        for number, part, _ in WindowSplit(self.link, PARTITIONS).split(table, InForce(split)):
             place = Partition(self.link.topic, number)
             for item in block.encode(part):
                 self.offset += 1

@@ -127,6 +127,8 @@ from sardonyx.job.warn import warnings_of
         (lambda: a_job(tumbling(9), time=ordinal("nr"), emit=every(0)), "SX-WINDOW-SIZE", "emit: every cannot be 0"),
         (lambda: a_job(everything(), time=None, emit=every("1 s")), "SX-TIME-MISSING", "which is by their time"),
         (lambda: a_job(emit=every("often")), "SX-JOB-UNITS", "emit: every cannot be 'often'"),
+        (lambda: a_job(emit=every("often", by="wall")), "SX-JOB-UNITS", "emit: every cannot be 'often'"),
+        (lambda: a_job(emit=every(10, by="wall")), "SX-WINDOW-EMIT", "the machine's clock counts no rows"),
         (lambda: a_job(emit=on_count(0)), "SX-WINDOW-EMIT", "each 0 rows"),
         (lambda: a_job(everything(), source=endless), "SX-WINDOW-EMIT", "it would never give a result"),
         (lambda: a_job(fn=top, emit="changes"), "SX-WINDOW-EMIT", "only when windows close"),
@@ -275,6 +277,7 @@ def test_numbers_and_moments_do_not_come_together():
         (lambda: a_job(source=kafka("t", start="earliest", end="latest")), ["SX-WARN-GUESSED"]),
         (lambda: a_job(group_by=None), ["SX-WARN-ONE-KEY"]),
         (lambda: a_job(everything(), source=endless, time=None, emit="changes"), ["SX-WARN-STATE"]),
+        (lambda: a_job(everything(), source=endless, time=None, emit=every("10 s", by="wall")), ["SX-WARN-STATE"]),
         (lambda: a_job(everything(), source=endless, time=None, emit="changes", state_limit=9), []),
         (lambda: a_job(everything(), time=None), []),
         (

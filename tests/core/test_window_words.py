@@ -84,6 +84,7 @@ def test_rows_of_topics_have_a_limit_of_their_own():
     [
         ({"emit": "changes"}, {"emit": "changes"}),
         ({"emit": every("10 s")}, {"emit": "every 10 s"}),
+        ({"emit": every("10 s", by="wall")}, {"emit": "every 10 s by wall"}),
         ({"emit": on_count(100)}, {"emit": "count 100"}),
         ({"emit": "changes", "accumulate": False}, {"emit": "changes", "accumulate": False}),
         ({"grace": "10 s", "allowed_lateness": "1 h"}, {"grace": "10 s", "allowed_lateness": "1 h"}),

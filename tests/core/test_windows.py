@@ -321,9 +321,9 @@ def judge_by_the_batch(monkeypatch):
     def sorted_late(self, number, piece, found):
         sort(self, number, piece._replace(in_force=self.clock), found)
 
-    def planned(self, pieces, clock, limit):
+    def planned(self, pieces, clock, limit, now):
         self.clock = clock
-        return plan(self, pieces, clock, limit)
+        return plan(self, pieces, clock, limit, now)
 
     monkeypatch.setattr(timed.TimeWindows, "_sort", sorted_late)
     monkeypatch.setattr(timed.TimeWindows, "plan", planned)

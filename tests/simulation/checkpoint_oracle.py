@@ -29,7 +29,7 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
 from sardonyx.state.restore import Restore
 from tests.simulation.broker import Group
-from tests.simulation.time_oracle import Window, blocks
+from tests.simulation.time_oracle import BEFORE, Window, blocks
 from tests.simulation.timed_plans import SECOND
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class CheckpointOracle:
             )
             for row, at in zip(table.to_pylist(), times.tolist(), strict=True):
                 start = at // size * size
-                if at < time and start + size + grace + allowed > clock:
+                before = max(clock, row.get(BEFORE, clock))
+                if at < time and before < time and start + size + grace + allowed > before:
                     found[row["k"], start] += row.get(ROWS, 1)
         for key, start in list(found):
             if start + size + grace + allowed <= time:

@@ -15,7 +15,7 @@ from sardonyx.core.source_fronts import Sources
 from sardonyx.core.units import seconds
 from sardonyx.state.columns import ROWS, SLICE
 from tests.simulation.broker import Group
-from tests.simulation.time_oracle import Window, blocks, micros
+from tests.simulation.time_oracle import BEFORE, Window, blocks, micros
 from tests.simulation.timed_plans import SECOND, SIZE, Row
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ProgressOracle:
                 clock = max(clock, said)
                 for row in table.to_pylist() if table is not None else ():
                     start = row[SLICE] if SLICE in row else row["at"] // (SIZE * SECOND) * SIZE * SECOND
-                    if start + SIZE * SECOND + waits <= clock:
+                    if start + SIZE * SECOND + waits <= max(clock, row.get(BEFORE, clock)):
                         found[row["k"], start // length * length] += row.get(ROWS, 1)
         return found
 

@@ -93,7 +93,7 @@ def _late_by_the_batch(patch: Patch) -> None:
     def judged(shards: Shards, batch: Any, counts: Any) -> Any:
         last = {p.number: position.clock.value for p, position in batch.positions.items()}
         return {
-            number: [read._replace(piece=read.piece._replace(in_force=last[number])) for read in of]
+            number: [read._replace(piece=read.piece._replace(in_force=last[number], clocks=None)) for read in of]
             for number, of in reads(shards, batch, counts).items()
         }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import msgspec
+import pyarrow as pa
 
 import peer.timekeeper
 from coordinator.core.state import State
@@ -45,6 +46,9 @@ a second does not notice, and asks for records a little later."""
 
 REFUSALS = {"SX-STATE-TORN", "SX-STATE-AHEAD", "SX-STATE-POSITIONS-LOST"}
 """With these a job may fail whose state Kafka has lost. It must never give other results."""
+
+BEFORE = "before"
+"""A column with the clock before each row of a block."""
 
 Window = tuple[str, int]
 """A key, and the start of a window in microseconds."""
@@ -186,7 +190,8 @@ class TimeOracle(Oracle):
                     seen[row["n"]] += 1
                     source = Partition("rows", rows[row["n"]].partition)
                     late = row["n"] in late_at_source or source in self._idle
-                    assert late or row["at"] >= clock, f"{link.name} states {clock}, and row {row} comes after it"
+                    before = max(clock, row.get(BEFORE, NEVER))
+                    assert late or row["at"] >= before, f"{link.name} states {before}, and row {row} comes after it"
         assert not seen or link.window or seen == Counter(list(rows) * times), f"{link.name} has rows {seen}"
 
     def _windows(self, graph: Graph, counts: dict[str, Counts], rows: int) -> None:
@@ -219,12 +224,12 @@ class TimeOracle(Oracle):
                 clock = max(clock, said)
                 for row in table.to_pylist() if table is not None else ():
                     start = row[SLICE] if SLICE in row else row["at"] // size * size
-                    weight = row.get(ROWS, 1)
-                    if start + size + grace + allowed <= clock:
+                    weight, before = row.get(ROWS, 1), max(clock, row.get(BEFORE, NEVER))
+                    if start + size + grace + allowed <= before:
                         found.late += weight
                         continue
                     found.counts[row["k"], start] += weight
-                    if start + size + grace > clock:
+                    if start + size + grace > before:
                         found.closing.add((row["k"], start))
         return found
 
@@ -271,13 +276,16 @@ class TimeOracle(Oracle):
 
 
 def blocks(log: Log, offset: int = 0) -> Iterator[tuple[int, Any]]:
-    """What stands on a link from an offset on, in order: clocks that are stated, and blocks of rows."""
+    """What stands on a link from an offset on, in order: clocks that are stated, and blocks of rows. If a block says the clock
+    before each row, it stands in a column :data:`BEFORE`.
+    """
     for entry in log.history(offset):
         said = dict(entry.headers)
         if CLOCK_HEADER in said:
             yield int(said[CLOCK_HEADER]), None
         elif SENTINEL_HEADER not in said and entry.value is not None:
-            yield NEVER, block.decode([entry.value])
+            table, clocks = block.decode_clocked(entry.value)
+            yield NEVER, table if clocks is None else table.append_column(BEFORE, pa.array(clocks))
 
 
 def _late_at_source(rows: list[Row]) -> set[int]:
