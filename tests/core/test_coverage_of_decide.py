@@ -391,7 +391,7 @@ def resumed() -> None:
 
 
 def unbegun() -> None:
-    """A change leaves some tasks as they are, whose peers work on. A peer cannot begin with the other one; or one of them fails."""
+    """A change leaves some tasks as they are, whose peers work on. A peer cannot begin with another one; or one of them fails."""
     for fails in (False, True):
         history = History(random.Random(SEED), doubled=0.0)
         spec = replace(test_resume_windows.counting(), failure_limit=0)
