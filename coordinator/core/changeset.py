@@ -20,7 +20,7 @@ from coordinator.core.state import (
     plan_of,
 )
 from sardonyx.core import node_paths
-from sardonyx.core.changing import numbered, rewiring
+from sardonyx.core.changing import numbered, rewiring, taken_back
 from sardonyx.core.effects import ChangeLinks, Create, CreateLinks, Delete, DeleteLinks, DropLinks, ReadLinks, Set
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import OLDEST, Counts, JobStatus, LastCommits, LinkFacts, Scheduler, TaskState
@@ -193,7 +193,7 @@ class ChangeSet(PeerChanges):
         if job.switching:  # what may have been made of its next spec goes, too
             job.gone_spec = job.next_spec
             self._outer.append(DropLinks(name))
-        job.suspended, job.next_spec, job.goes_on, job.switching = False, None, [], False
+        job.suspended, job.next_spec, job.goes_on, job.switching, job.former = False, None, [], False, None
         for task_name, task in job.tasks.items():
             self.set_backing_off(name, task_name, backing_off=False)
             task.forget_homes()
@@ -398,6 +398,10 @@ class ChangeSet(PeerChanges):
         spec = awake(spec) if job.stopping else spec
         before, job.spec, job.next_spec, job.goes_on, job.switching = job.spec, spec, None, [], False
         job.revision += 1
+        if links is None and self.state.rules > 3:
+            job.former = job.former or before
+        else:
+            job.former = None
         self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
         if links is not None and job.facts is not None:
             self._rewire(name, before, links, job.facts)
@@ -457,16 +461,32 @@ class ChangeSet(PeerChanges):
         tasks = self.state.jobs[name].tasks
         return all(tasks[stage].state == "complete" for stage in self.state.plans[name].stages)
 
-    def fail(self, name: str, error: Failure | None) -> None:
+    def fail(self, name: str, error: Failure | None, *, begun: bool = True) -> None:
         """A job has failed. One that was changed is suspended: its queues and states are kept for the next change. If its peers
-        leave for a change, the next ones try it.
+        leave for a change, the next ones try it. If no peer could begin by its present spec (``begun``), it goes back to the one
+        before.
         """
         job = self.job(name)
         if job.next_spec is None and job.revision == 1:
             self.end(name, "failed", error)
+        elif job.next_spec is None and job.former is not None and not begun:
+            self._take_back(name, job.former, error)
         elif job.next_spec is None:
             job.error = error
             self.scale(name, {"suspended": True})
+
+    def _take_back(self, name: str, former: JobSpec, error: Failure | None) -> None:
+        """No peer has worked by the present spec. Those that were to begin become idle; the others are on tasks that are the same
+        by both.
+        """
+        job = self.job(name)
+        for task in job.tasks.values():
+            for peer in self.state.on_task(task):
+                if self.state.peers[peer].state == "acking":
+                    self.leave(peer, "release")
+        revision = job.revision
+        self.swap_spec(name, replace(former, keep=job.spec.keep))
+        job.former, job.error = None, taken_back(name, revision, error)
 
     def resume(self, name: str) -> None:
         """Let a suspended job have peers again."""

@@ -215,6 +215,7 @@ def _acked(changes: ChangeSet, event: Acked) -> None:
     if peer is not None and peer.assignment is not None and peer.state == "acking":
         changes.move(event.peer, "ack")
         changes.task_is(peer.assignment.job, peer.assignment.task, "running")
+        changes.state.jobs[peer.assignment.job].former = None
 
 
 def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
@@ -232,7 +233,7 @@ def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
     task = changes.task_failed(place.job, place.task, _silent(event.peer, place), passing=False)
     changes.leave(event.peer, "revoke")
     if task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
-        changes.fail(place.job, task.error)
+        changes.fail(place.job, task.error, begun=False)
 
 
 def _silent(name: str, place: Assignment) -> Failure:
@@ -286,7 +287,7 @@ def _give_up(changes: ChangeSet, place: Assignment, event: Declined | TaskFailed
     if fatal:
         changes.fail(place.job, event.error)
     elif task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
-        changes.fail(place.job, task.error)
+        changes.fail(place.job, task.error, begun=isinstance(event, TaskFailed))
     else:
         changes.set_backing_off(place.job, place.task, backing_off=True)
         if home is not None:

@@ -14,6 +14,7 @@ from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
 from coordinator.core.state import LIVE, Job, Kind, State, Task
+from sardonyx.core.changing import TAKEN_BACK
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
 from sardonyx.core.errors import Failure
@@ -115,6 +116,9 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
         reasons.append(Reason(code="changing-at", text=waits_text(waits)))
     if job.spec.next_partitions is not None:
         reasons.append(_resizing(name, job.spec.next_partitions))
+    if job.error is not None:
+        text = f"{job.error.message}: {job.error.cause}; {job.error.fix}"
+        reasons.append(Reason(code="taken-back", text=" ".join(text.split()), error=job.error))
     if at_work:
         peers = _holders(state, at_work)
         words = f"{_peers(len(peers))} {_are(len(peers))} at work"
@@ -140,7 +144,7 @@ def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
         what = ": its queues are being changed" if job.switching else ""
         return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
     resume = f"`sardonyx job resume {name}` lets it go on where it was"
-    if job.error is None:
+    if job.error is None or job.error.code == TAKEN_BACK:
         text = f"a user suspended it{who}; {resume}"
     else:  # the same error would come again
         mend = f"change it again with `sardonyx job change {name} SPEC`, and then {resume}"

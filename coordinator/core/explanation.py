@@ -26,6 +26,7 @@ Code = Literal[
     "changing",
     "changing-at",
     "resizing",
+    "taken-back",
     "awaits-end-marker",
     "loop-goes-on",
     "no-live-peers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.core import peer_states
 from coordinator.core.state import REMEMBERED_DEAD, REMEMBERED_PURGED, Job, Peer, State, Task, broken
 from coordinator.core.stored_state import expirable_jobs, idle_homes, idle_kinds, live_kinds
+from sardonyx.core.changing import TAKEN_BACK
 
 
 def check(state: State) -> None:
@@ -48,7 +49,10 @@ def _check_job(state: State, name: str, job: Job) -> None:
     staffed = any(task.peers for task in job.tasks.values())
     _rule(job.status == "running" or not staffed, "no peer is on a task of a job that is not running", job=name)
     _rule(job.ended == (job.ended_at is not None), "a job has an end exactly if it has ended", job=name)
-    held = job.suspended and job.revision > 1 and job.error is not None
+    changed = job.status == "running" and job.revision > 1
+    taken_back = job.error is not None and job.error.code == TAKEN_BACK
+    held = changed and job.error is not None and (job.suspended or taken_back)
+    _rule(job.former is None or changed, "only a running job that was changed has a version before", job=name)
     _rule(held or (job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
     pauses = job.suspended or job.next_spec is not None
     _rule(not (pauses and job.ended), "only a job that has not ended is suspended or changed", job=name)

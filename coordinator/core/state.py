@@ -276,6 +276,9 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Meanwhile: the tasks that the change leaves as they are. Their peers stay."""
     switching: bool = False
     """Whether the others have left, and the queues that it has by the next spec are being made."""
+    former: JobSpec | None = None
+    """The spec by which peers worked last, as long as none works by the present one, which has the same queues. If no peer can
+    begin by the present one, the job goes back to it."""
     gone_spec: JobSpec | None = None
     """The spec before, while the queues are being deleted that the present one does not have."""
     retired: list[str] = []

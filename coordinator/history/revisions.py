@@ -43,7 +43,9 @@ class RevisionMade(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: dict[str, dict[str, list[int | None]]] = {}
     """By task and topic, the offsets from which the revision works; of tasks whose queues it has changed."""
     error: Failure | None = None
-    """Why it was given up."""
+    """Why it was given up or taken back."""
+    taken_back: float | None = None
+    """When the job went back to the version before, since no peer could begin with this one. That made a revision, too."""
     given_up: bool = False
     """Whether it was given up: Kafka has refused it, or the job has ended or was stopped before it was made."""
 
@@ -73,6 +75,8 @@ def revisions_of(job: str, state: State, log: Iterable[tuple[int, AnyEvent]]) ->
             goes_on = untouched(spec, event.spec, event.same, facts) if facts else []
             open_ = _asked(n, event, spec, goes_on)
             found.append(open_)
+        if found and open_ is None and now.revision > revision and now.error is not None and not taken:
+            found[-1].taken_back, found[-1].error = event.at, now.error
         if open_ is not None and now.revision > revision:
             open_.done = event.at
             if isinstance(event, LinksCreated):

@@ -310,6 +310,8 @@ def revision_lines(made: RevisionMade) -> list[str]:
     else:
         stayed = f"; {listed(made.went_on)} went on meanwhile" if made.went_on else ""
         lines.append(f"  took over after {duration(max(made.done - made.at, 0.0))}{stayed}")
+    if made.taken_back is not None and made.error is not None:
+        lines.append(f"  taken back {clock(made.taken_back)}, as revision {made.revision + 1}: {made.error.cause}")
     for task, topics in made.since.items():
         for topic, offsets in topics.items():
             at = ", ".join(f"{number}: {offset}" for number, offset in enumerate(offsets) if offset is not None)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from sardonyx.client.ids import asker, job_gone
-from sardonyx.client.shares import job_ended
 from sardonyx.core import node_paths
-from sardonyx.core.changing import change_failure, draining, finished, rewiring
+from sardonyx.core.changing import TAKEN_BACK, change_failure, draining, finished, rewiring
 from sardonyx.core.changing_at import settled
 from sardonyx.core.errors import Interrupted, JobInvalid, SardonyxError
 from sardonyx.core.events import JobChanged, LinksFailed, happened
@@ -128,7 +127,7 @@ class Making:
         if known.spec == spec:
             return known.revision
         wanted = self.ask(spec, drop, loaded)
-        taken_in = False
+        taken_in = made = False
         while True:
             for event in map(happened, self._reader.advance(self._client.zk, self._state)):
                 if isinstance(event, JobChanged) and replace(event, at=0.0) == wanted:
@@ -136,9 +135,12 @@ class Making:
                 if isinstance(event, LinksFailed) and (event.job, event.revision) == (self._job, wanted.revision + 1):
                     raise SardonyxError.from_failure(event.error)
             found = self.known
-            if found.revision > wanted.revision and found.spec == spec:
-                return found.revision
-            if taken_in and found.next_spec != spec:
+            made = made or (found.revision > wanted.revision and found.spec == spec)
+            if made and found.error is not None and found.error.code == TAKEN_BACK:
+                raise SardonyxError.from_failure(found.error)
+            if made and (self.over or not self._begins(found)):
+                return wanted.revision + 1
+            if taken_in and not made and found.next_spec != spec:
                 if found.revision == wanted.revision and found.next_spec is None:
                     refuse_finished(self._job, found, spec)
                 raise rival(self._job)
@@ -151,6 +153,12 @@ class Making:
                     where={"job": self._job},
                 )
             time.sleep(LOOK_EVERY)
+
+    def _begins(self, known: KnownJob) -> bool:
+        """Whether peers are about to be the first to work by a new version. If they cannot, it is taken back."""
+        peers = (self._state.peers[peer].state for task in known.tasks.values() for peer in task.peers)
+        begins = "acking" in peers or any(task.backing_off for task in known.tasks.values())
+        return begins and known.former is not None and not known.suspended
 
     def ask(self, spec: JobSpec, drop: Sequence[str], loaded: LoadedJob | None) -> JobChanged:
         """Ask for a change, as :meth:`make` does, and do not wait for it."""
@@ -246,6 +254,8 @@ def _running(job: str, known: KnownJob | None) -> KnownJob:
     if known is None:
         raise job_gone(job)
     if known.ended:
+        from sardonyx.client.shares import job_ended
+
         raise job_ended(job, known.status)
     if known.status != "running":
         raise not_now(job, "its topics are still being made")

@@ -119,7 +119,8 @@ class JobHandle(AsksKafka, GoesBack, Scales):
         task does with its rows may change, and how it runs; not what it reads and writes, its keys, windows and stores. Tasks may
         be added: each gets what the tasks before it write from then on. Tasks may be removed, with what is unread on their
         queues. A job without state may get another number of partitions: its inputs stand still until its queues are read to
-        their end. A job that fails after a change is suspended, and keeps what it has.
+        their end. A job that fails after a change is suspended, and keeps what it has; if no peer could begin with the new
+        version, it goes on by the one before.
 
         Args:
             job: what :meth:`Client.submit` takes.
@@ -139,7 +140,8 @@ class JobHandle(AsksKafka, GoesBack, Scales):
                 that goes, or name something that stays. ``SX-JOB-CHANGE-DRAIN``: a queue cannot be read to the end.
                 ``SX-JOB-CHANGE-NOW``; ``SX-JOB-CHANGE-RIVAL``: it was changed otherwise meanwhile. ``SX-JOB-ENDED``;
                 ``SX-JOB-GONE``; what Kafka says about the new queues. ``SX-JOB-CHANGE-AT``: it cannot be made at a time.
-                ``SX-JOB-CHANGE-PASSED``: a row of that time or later is read already.
+                ``SX-JOB-CHANGE-PASSED``: a row of that time or later is read already. ``SX-JOB-TAKEN-BACK``: no peer could begin
+                with the new version.
             Interrupted: ``SX-JOB-CHANGE-PENDING``: not within the timeout; it goes on. ``SX-JOB-CHANGE-UNREAD``: a queue is not
                 read to the end; call it again. If partitions were to change, the inputs are read again meanwhile.
         """

@@ -39,6 +39,7 @@ _FIELDS = frozenset(
 
 NOTHING = "spark_tasks.conditions:nothing"
 """The condition of an edge over which no row goes."""
+TAKEN_BACK = "SX-JOB-TAKEN-BACK"
 
 
 def may_change(kind: DifferenceKind, field: str) -> bool:
@@ -432,8 +433,27 @@ def finished(before: Graph, after: Graph, complete: Collection[str], *, resizes:
     return ""
 
 
+def taken_back(job: str, revision: int, error: Failure | None) -> Failure:
+    """Tell that a change was taken back.
+
+    Args:
+        job: its id.
+        revision: the one that it had made.
+        error: why no peer could begin with it.
+    """
+    why = error or Failure("SX-JOB-FAILED", "")
+    return replace(
+        why,
+        code=TAKEN_BACK,
+        message=f"revision {revision} of job {job} was taken back: no peer could begin with it, and none has worked by it",
+        cause=f"{why.code}: {why.message}" + (f"; {why.cause}" if why.cause else ""),
+        fix=f"the job goes on by the version before; mend the new one, and give `sardonyx job change {job} SPEC` again",
+    )
+
+
 __all__ = [
     "NOTHING",
+    "TAKEN_BACK",
     "Obstacle",
     "Rewiring",
     "change_failure",
@@ -447,5 +467,6 @@ __all__ = [
     "obstacles",
     "rewired",
     "rewiring",
+    "taken_back",
     "wires",
 ]

@@ -484,6 +484,41 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ],
     ),
     (
+        "taken back",
+        [
+            *("copy is submitted: read -> write; read is a topic; outlives 1 failure", MADE, "P1 is born", "P1 acks"),
+            *(
+                "copy is changed",
+                "1 s pass",
+                "the peers that are to give their tasks up do",
+                "P1 declines: no module",
+                "P1 acks",
+            ),
+        ],
+        [
+            (
+                "taken-back: revision 2 of job copy was taken back: no peer could begin with it, and none has worked by it: "
+                "SX-TEST: no module; the job goes on by the version before; mend the new one, and give `sardonyx job change copy "
+                "SPEC` again (SX-JOB-TAKEN-BACK)"
+            ),
+            "runs since 1: 1 virtual peer is at work [P1 active copy/write 1]",
+        ],
+    ),
+    (
+        "suspended after a change was taken back",
+        [
+            *("copy is submitted: read -> write; read is a topic; outlives 1 failure", MADE, "P1 is born", "P1 acks"),
+            *("copy is changed", "1 s pass", "the peers that are to give their tasks up do", "P1 declines: no module"),
+            "copy is suspended",
+        ],
+        [
+            (
+                "suspended: a user suspended it; 1 virtual peer leaves after the batch in hand; `sardonyx job resume copy` lets "
+                "it go on where it was (SX-JOB-TAKEN-BACK) [P1 acking copy/write 1]"
+            ),
+        ],
+    ),
+    (
         "failed after a change",
         [
             *(COPY, MADE, "P1 is born", "P1 acks", "copy is changed", "1 s pass"),

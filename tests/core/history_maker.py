@@ -123,6 +123,8 @@ class History:
 
         own = random.Random(f"checkpoints {self.rng.getstate()}")
         self._logged = own if own.random() < 0.2 else None
+        own = random.Random(f"spoils {self.rng.getstate()}")
+        self._spoils = own if own.random() < 0.2 else None
 
     # One event
 
@@ -184,6 +186,10 @@ class History:
             return self._drained(self._drains)
         if self._logged is not None and self._logged.random() < 0.1:
             return self._checkpointed()
+        if self._spoils is not None and self._spoils.random() < 0.8:
+            event = self._declined_at_first(self._spoils)
+            if event is not None:
+                return event
         kinds = {
             self._obedient: 60,
             self._failure: 4,
@@ -198,6 +204,19 @@ class History:
             self._users: 6,
         }
         return self.rng.choices(list(kinds), list(kinds.values()))[0]()
+
+    def _declined_at_first(self, rng: random.Random) -> AnyEvent | None:
+        """A peer that is to be the first to work by a new version cannot, or the time passes after which the next one may try."""
+        jobs = [job for job in self.world.state.jobs.values() if job.former is not None and not job.pauses]
+        for task in (task for job in jobs for task in job.tasks.values()):
+            peers = sorted(name for name in task.peers if self.world.state.peers[name].state == "acking")
+            if peers:
+                name = rng.choice(peers)
+                number = self.world.state.assignment(name).id
+                return Declined(at=self.world.now, peer=name, assignment=number, error=FAILURE)
+            if task.backing_off:
+                return self._time()
+        return None
 
     def _obedient(self) -> AnyEvent | None:
         """What a peer would say next."""

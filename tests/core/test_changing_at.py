@@ -46,11 +46,11 @@ from sardonyx.job.validate import validate
 def test_now_is_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no time of rows: the job goes on by the new version after the batch in hand."""
     made: list[Any] = []
-    known = SimpleNamespace(spec=a_job([]).spec(), next_spec=None, retired=[], complete=set(), facts={}, revision=1)
+    known = SimpleNamespace(spec=a_job(), next_spec=None, retired=[], complete=set(), facts={}, revision=1)
     making = SimpleNamespace(known=known, make=lambda spec, drop, _: made.append((spec, drop)) or 2)
     monkeypatch.setattr(client_change, "Making", lambda *_: making)
     monkeypatch.setattr(client_change, "refuse_finished", lambda *_: None)
-    loaded = SimpleNamespace(spec=a_job(["plain"]).spec(), code=None)
+    loaded = SimpleNamespace(spec=a_job("new"), code=None)
     client: Any = SimpleNamespace(loaded=lambda _: loaded)
     handle: Any = SimpleNamespace(id="j-1")
     for at in (None, "now"):

@@ -34,9 +34,11 @@ from sardonyx.core.events import (
     RULES,
     TOO_OLD,
     UNKNOWN_JOB,
+    Acked,
     Completed,
     Counts,
     Declined,
+    JobChanged,
     JobKilled,
     JobStopped,
     JobSubmitted,
@@ -48,6 +50,8 @@ from sardonyx.core.events import (
     LinksRead,
     PeerBorn,
     RulesRaised,
+    TaskFailed,
+    Yielded,
 )
 from sardonyx.core.graph import graph_of
 from sardonyx.core.predecessors import Predecessor
@@ -318,6 +322,7 @@ def reread(history: History) -> None:
     resumed()
     with_defects()
     lent()
+    unbegun()
     for world in just_gave():
         timers.due(world.state, world.now, TIMERS)
         timers.next_due(world.state, TIMERS)
@@ -383,6 +388,34 @@ def resumed() -> None:
             for at, replays in ((None, None), (point.at, None), (0, None), (None, point)):
                 for problem in resuming.resume_problems("j-1", before, spec, at, replays):
                     problem.failure("j-1", "j-2")
+
+
+def unbegun() -> None:
+    """A change leaves tasks as they are, whose peers work on. A peer cannot begin with the other one; or one of them fails."""
+    for fails in (False, True):
+        history = History(random.Random(SEED), doubled=0.0)
+        spec = replace(test_resume_windows.counting(), failure_limit=0)
+        state, graph = history.world.state, graph_of(spec, "test", "j-1")
+        for number in range(len(graph.stages)):
+            history.deliver(PeerBorn(peer=f"Q{number}", format=FORMAT))
+        history.deliver(JobSubmitted(job="j-1", spec=spec))
+        history.deliver(LinksCreated(job="j-1", links={link.name: LinkFacts(8) for link in graph.links}))
+        for name in state.peers:
+            history.deliver(Acked(peer=name, assignment=state.assignment(name).id))
+        first, last = (
+            next(iter(state.jobs["j-1"].tasks[stage.name].peers)) for stage in (graph.stages[0], graph.stages[-1])
+        )
+        catalog = [replace(task, batch_size=7) if task.name == graph.stages[0].name else task for task in spec.catalog]
+        same = [stage.name for stage in graph.stages]
+        history.deliver(JobChanged(job="j-1", spec=replace(spec, catalog=catalog), revision=1, same=same))
+        history.deliver(Yielded(peer=first, assignment=state.assignment(first).id))
+        assert state.jobs["j-1"].former is not None
+        error = Failure("SX-TEST", "no module")
+        if fails:
+            history.deliver(TaskFailed(peer=last, assignment=state.assignment(last).id, error=error, fatal=True))
+        else:
+            history.deliver(Declined(peer=first, assignment=state.assignment(first).id, error=error))
+        assert (state.jobs["j-1"].revision, state.jobs["j-1"].suspended) == ((2, True) if fails else (3, False))
 
 
 def lent() -> None:

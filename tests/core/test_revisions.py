@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from msgspec.structs import replace
 from scenario_runner import World, spec_of
 
-from coordinator.core.state import new_state
+from coordinator.core.state import State, new_state
 from coordinator.history.revisions import RevisionMade, revisions_of
 from sardonyx.cli.history_text import revision_lines
-from sardonyx.core.errors import Failure
-from sardonyx.core.events import JobChanged, LinksFailed
+from sardonyx.client.change import Making
+from sardonyx.core.errors import Failure, SardonyxError
+from sardonyx.core.events import AnyEvent, JobChanged, LinksFailed
 
 TEXT = "read -> write, read -> keep -> log; read never ends; 2 partitions"
 WIDER = "read -> write, read -> keep -> log, keep -> more; read never ends; 2 partitions"
@@ -26,6 +31,14 @@ def begun() -> World:
     ):
         world.say(sentence)
     return world
+
+
+TRIED = (
+    "copy is submitted: read -> write; read is a topic; outlives 1 failure",
+    "the links of copy are made",
+    "P1 is born",
+    "P1 acks",
+)
 
 
 def made(world: World) -> list[RevisionMade]:
@@ -98,3 +111,55 @@ def test_offsets_from_which_a_version_works() -> None:
         "  task work works by it from offsets {0: 4711, 2: 0} of topic orders",
         "  task old that is removed had read up to offsets {0: 3} of topic given",
     ]
+
+
+def test_a_change_that_was_taken_back_says_why() -> None:
+    """No peer could begin with it: the job goes on by the version before, which makes a revision."""
+    world = World()
+    left = ("1 s pass", "the peers that are to give their tasks up do")
+    for sentence in (*TRIED, "copy is changed", *left, "P1 declines: no module", "P1 acks", "copy is changed"):
+        world.say(sentence)
+    first, second = made(world)
+    assert (first.revision, first.done, first.taken_back) == (2, 1.0, 1.0)
+    assert first.error is not None
+    assert first.error.code == "SX-JOB-TAKEN-BACK"
+    assert lines(world)[2].endswith(", as revision 3: SX-TEST: no module")
+    assert (second.revision, second.taken_back, second.error) == (4, None, None)
+    assert world.state.jobs["copy"].revision == 3
+
+
+@pytest.mark.parametrize(
+    ("then", "gives"),
+    [
+        (["P1 acks"], 2),
+        (["P1 declines: no module"], "SX-JOB-TAKEN-BACK: revision 2 of job copy was taken back"),
+        (["P1 dies"], 2),
+        (["copy is suspended"], 2),
+    ],
+    ids=str,
+)
+def test_who_changes_a_job_hears_whether_a_peer_could_begin(then: list[str], gives: int | str) -> None:
+    """As soon as one has begun, or none is about to; it does not wait for a peer that there is not."""
+    world = World()
+    for sentence in TRIED:
+        world.say(sentence)
+    known = world.state.jobs["copy"].spec
+    spec = replace(known, failure_limit=0, catalog=[replace(task, batch_size=7) for task in known.catalog])
+    sentences = ["1 s pass", "the peers that are to give their tasks up do", *then]
+
+    def advance(_zk: object, state: State) -> list[AnyEvent]:
+        assert state is world.state
+        begun = len(world.log)
+        world.say(sentences.pop(0))
+        return [event for _, event in world.log[begun:]]
+
+    making = Making.__new__(Making)
+    client: Any = SimpleNamespace(zk=SimpleNamespace(request=world.deliver))
+    making.__dict__ |= {"_client": client, "_job": "copy", "_state": world.state, "_deadline": None}
+    making._reader = SimpleNamespace(advance=advance)  # type: ignore[assignment]
+    if isinstance(gives, int):
+        assert making.make(spec, [], None) == gives
+    else:
+        with pytest.raises(SardonyxError, match=gives):
+            making.make(spec, [], None)
+    assert sentences == []

@@ -249,7 +249,7 @@ class Twin:
             "read": False,
         }
         job |= {"suspended": False, "revision": 1, "next": None, "switching": False, "gone": False}
-        job |= {"retired": [], "places": 0, "goes_on": []}
+        job |= {"retired": [], "places": 0, "goes_on": [], "former": None}
         job |= {"queued": False, "gave": 0, "needs": 0, "left_alone": False}
         job |= {field: spec.get(field, value) for field, value in ENTITLEMENT.items()}
         self.jobs[name] = job | {"waits_for": 0, "waits_since": None}
@@ -526,6 +526,7 @@ class Twin:
         job.update(
             status=status, error=error, ended_at=self.at, suspended=False, next=None, switching=False, goes_on=[]
         )
+        job["former"] = None
         lender = self.jobs.get(job["resumes"])
         if job["facts"] is None and lender is not None and lender["resumed_by"] == job["id"]:
             lender["resumed_by"] = job["instead_of"]
@@ -546,7 +547,8 @@ class Twin:
     def on_ack(self, event: Json) -> None:
         if self.holds(event, "acking"):
             self.peers[event["peer"]] |= {"state": "active", "since": self.n}
-            self.place(event["peer"])[1]["state"] = "running"
+            job, task = self.place(event["peer"])
+            task["state"], job["former"] = "running", None
 
     def on_ack_timed_out(self, event: Json) -> None:
         if not self.holds(event, "acking"):
@@ -560,7 +562,7 @@ class Twin:
             self.add_failure(task, SILENT | {"message": message, "where": where}, harmless=False)
             if task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
                 self.leave(peer, "revoked")
-                self.fail(job, task["error"])
+                self.fail(job, task["error"], begun=False)
                 return
         self.leave(peer, "revoked")
 
@@ -632,6 +634,7 @@ class Twin:
         for field, value in ENTITLEMENT.items():  # what a user has scaled stays, unless the spec says otherwise now
             if job["next"].get(field, value) != job["spec"].get(field, value):
                 job[field] = job["next"].get(field, value)
+        job["former"] = (job["former"] or job["spec"]) if self.rules > 3 else None
         job.update(spec=job["next"], next=None, switching=False, goes_on=[], revision=job["revision"] + 1)
         self.forgive(job)
 
@@ -664,6 +667,7 @@ class Twin:
         job["retired"] += [name for name in gone if name in removed or name in numbers]  # topics of users stay
         job["tasks"] = {name: job["tasks"].get(name) or copy.deepcopy(NEW_TASK) for name in names}
         self.swap(job)
+        job["former"] = None
         for name in job["stages"]:
             if job["stopping"]:
                 self.mark_stopped(job, name)
@@ -679,12 +683,37 @@ class Twin:
             if task["failures"]:
                 task.update(failures=0, harmless=0, error=None, failed_at=None)
 
-    def fail(self, job: Json, error: Json | None) -> None:
-        """What was changed is kept for another change; what is about to be changed goes on by that."""
+    def fail(self, job: Json, error: Json | None, *, begun: bool = True) -> None:
+        """What was changed is kept for another change, or goes on by the version before if none could begin with this one; what
+        is about to be changed goes on by that.
+        """
         if job["next"] is not None:
             return
         if job["revision"] == 1:
             self.end(job, "failed", error)
+        elif job["former"] is not None and not begun:
+            for name in job["tasks"]:
+                for peer in self.on_task(job, name):
+                    if self.state(peer) == "acking":
+                        self.leave(peer, "idle")
+            tried, keep = job["revision"], job["spec"].get("keep")
+            job["next"] = {field: value for field, value in job["former"].items() if field != "keep"}
+            job["next"] |= {} if keep is None else {"keep": keep}
+            self.swap(job)
+            assert error is not None
+            nobody = "no peer could begin with it, and none has worked by it"
+            again = f"mend the new one, and give `sardonyx job change {job['id']} SPEC` again"
+            job["former"], job["error"] = (
+                None,
+                error
+                | {
+                    "code": "SX-JOB-TAKEN-BACK",
+                    "message": f"revision {tried} of job {job['id']} was taken back: {nobody}",
+                    "cause": f"{error['code']}: {error['message']}"
+                    + (f"; {error['cause']}" if error.get("cause") else ""),
+                    "fix": f"the job goes on by the version before; {again}",
+                },
+            )
         else:
             job.update(suspended=True, error=error)
 
@@ -747,7 +776,7 @@ class Twin:
         if event.get("fatal", False):
             self.fail(job, event["error"])
         elif task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
-            self.fail(job, task["error"])
+            self.fail(job, task["error"], begun=event["kind"] != "decline")
         else:
             task.update(backing_off=True, declined=[process] if declines and process else [])
 
