@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import zipfile
 
 import pytest
@@ -73,6 +74,17 @@ catalog:
 """
 
 
+@pytest.fixture
+def own_imports(monkeypatch):
+    """What the test imports is not there for later tests: their modules may have the same names."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("own_imports")
 def test_what_a_job_does_not_need_stays_where_it_is(tmp_path):
     """It travels not, so nothing of it counts when two versions are compared. What it imports travels, however far away."""
     write(tmp_path, NEEDED)
