@@ -93,7 +93,7 @@ def test_what_a_job_does_not_need_stays_where_it_is(tmp_path):
     found = load(str(spec))
     everything = {"job", "helpers", "shop", "shop.prices", "shop.inner", "late", "plugin", "tables"}
     assert set(bundle.contents(found.code)) == everything
-    write(tmp_path, {"alone.py": "x = 1\n", "new.py": "", "tests/__init__.py": ""})
+    write(tmp_path, {"alone.py": "x = 1\n", "new.py": "", "trials/__init__.py": ""})
     assert load(str(spec)).spec.code == found.spec.code
     write(tmp_path, {"tables.py": "ALL = []\n"})
     assert load(str(spec)).spec.code != found.spec.code
