@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +63,7 @@ NEEDED = {
     "given.py": "",
     "alone.py": "import notes\n",
     "notes.py": "import job\n",
-    "tests/__init__.py": "import job\n",
+    "trials/__init__.py": "import job\n",
 }
 SPEC = """
 name: needs
@@ -75,13 +76,12 @@ catalog:
 
 
 @pytest.fixture
-def own_imports(monkeypatch):
-    """What the test imports is not there for later tests: their modules may have the same names."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
+def own_imports(tmp_path):
+    """What is imported from the folder of the test is not there for later tests, whose modules may have the same names."""
     yield
-    for name in {*sys.modules} - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
 
 
 @pytest.mark.usefixtures("own_imports")
