@@ -330,8 +330,8 @@ SAFEGUARDS = [
     Safeguard(_stated_before_the_rows, 0),
     Safeguard(_late_by_the_batch, 3),
     Safeguard(_idle_after_a_stop, 55),
-    Safeguard(_closed_with_more_to_do, 62),
-    Safeguard(_state_kept_over_takeovers, 1),
+    Safeguard(_closed_with_more_to_do, 107),
+    Safeguard(_state_kept_over_takeovers, 3),
     Safeguard(_batches_of_former_assignments, 44),
     Safeguard(_applied_before_the_commit, 15),
     Safeguard(_log_outside_of_the_transaction, 4),
@@ -351,5 +351,5 @@ SAFEGUARDS = [
     Safeguard(_more_comes_into_a_loop, 1, loop_plan),
     Safeguard(_rows_in_a_loop_uncounted, 2, loop_plan),
     Safeguard(_unfenced_members, 4),
-    Safeguard(_unfenced_producers, 45),
+    Safeguard(_unfenced_producers, 145),
 ]
