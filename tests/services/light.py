@@ -305,6 +305,11 @@ class LightWork:
     def sinks(self) -> list[Sink]:
         return [LightSink(self)]
 
+    @property
+    def bounds(self) -> dict[str, int]:
+        """No queue behind it has one."""
+        return {}
+
     def begin(self) -> None:
         pass
 
