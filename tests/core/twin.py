@@ -117,7 +117,8 @@ class Twin:
         self.served = 0  # number of the job that was served last
         self.scheduler = "turns"
         self.drained: set[str] = set()  # hosts
-        self.aside: list[str] = []  # drained peers that are idle, the one that has been so longest first
+        self.aside: list[str] = []  # drained peers that are idle, the one that has been idle longest first
+        self.came = 0  # how often a peer has become idle, or was taken in again
         self.outer: list[tuple[str, str]] = []
         self.zk: dict[str, Json | None] = {}
 
@@ -159,7 +160,7 @@ class Twin:
             new = {"state": "idle", "assignment": None, "yields": "", "process": process if all(process) else None}
             new |= {"host": event.get("host", ""), "drained": event.get("host") in self.drained}
             self.peers[event["peer"]] = new | said
-            (self.aside if new["drained"] else self.free).append(event["peer"])
+            self.rests(event["peer"])
 
     def on_died(self, event: Json) -> None:
         if self.state(event["peer"]) != "dead":
@@ -188,9 +189,16 @@ class Twin:
                 if peer["assignment"] is not None:
                     peer["yields"] = "share" if drained else ""
                 else:
-                    come, go = (self.aside, self.free) if drained else (self.free, self.aside)
-                    go.remove(name)
-                    come.append(name)
+                    (self.free if drained else self.aside).remove(name)
+                    if drained:
+                        self.aside = sorted([*self.aside, name], key=lambda each: self.peers[each]["came"])
+                    else:
+                        self.rests(name)
+
+    def rests(self, peer: str) -> None:
+        self.came += 1
+        self.peers[peer]["came"] = self.came
+        (self.aside if self.peers[peer]["drained"] else self.free).append(peer)
 
     def on_rules_raised(self, event: Json) -> None:
         assert event["rules"] in (3, 4), "the twin knows no others"
@@ -863,7 +871,7 @@ class Twin:
         if task is not None:
             task["left"] = self.n  # counts only if it was the last one
         if state == "idle":
-            (self.aside if self.peers[peer]["drained"] else self.free).append(peer)
+            self.rests(peer)
         if state == "dead":
             self.dead.append(peer)
             if len(self.dead) > REMEMBERED:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import get_args
 
-import msgspec
 import pytest
 
 from coordinator.core.decide import replay
@@ -16,7 +15,6 @@ from coordinator.loop.limits import Limits
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked, JobKilled, Left, PeerBorn, PeerDied, Request
-from sardonyx.core.notes import PulseNote
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.waiting import until
 
@@ -69,20 +67,6 @@ def test_a_long_list_of_pulses_is_left_alone_for_a_while(leader: Leadership, zk:
     state = replay([(2, PeerBorn(at=3.0, peer="b"))], state)
     died = until(lambda: collected(intake, state, 4.0), what="the death to be looked for")
     assert [entry.event for entry in died] == [PeerDied(at=4.0, peer="a")]
-
-
-def test_what_an_older_coordinator_did_not_log_of_peers_is_read_from_their_pulses(
-    leader: Leadership, zk: ZooKeeperSession
-) -> None:
-    """Once in each leadership, of the peers that are known without it, and only if their pulses say it."""
-    zk.create(node_paths.pulse("new"), msgspec.json.encode(PulseNote("d", "h", 1, "0.1.0", 7, ("gpu",))))
-    zk.create(node_paths.pulse("old"), msgspec.json.encode(PulseNote("d", "h", 1)))
-    state = replay([(1, PeerBorn(peer="new")), (2, PeerBorn(peer="old"))])
-    intake = Intake(leader, wake=lambda: None)
-    born = PeerBorn(at=1.0, peer="new", daemon="d", host="h", pid=1, version="0.1.0", format=7, tags=("gpu",))
-    assert [entry.event for entry in collected(intake, state, 1.0)] == [born]
-    intake.read_again()
-    assert collected(intake, state, 2.0) == []
 
 
 def test_a_flood_of_one_client_delays_no_peer(leader: Leadership, zk: ZooKeeperSession) -> None:
