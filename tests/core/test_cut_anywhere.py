@@ -25,6 +25,7 @@ from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import signature_of
 from sardonyx.testing import ClockedRun, engine
 from spark_tasks.applied import Applied, Function, NoFunction
+from tests.sizes import histories
 
 Begin = Callable[..., ClockedRun]
 Rows = list[dict[str, Any]]
@@ -215,7 +216,7 @@ def test_timers_and_what_is_forgotten_do_not_depend_on_cuts(kind: str, begin: Be
         "tables": lambda: keyed_job(tables, ttl="20 s", state="seen boolean"),
     }[kind]
     wanted = given_in(begin(job(), batch_size=1), [[row] for row in rows])
-    for _ in range(2):
+    for _ in range(histories(1, whole=2)):
         cuts = sorted(chance.sample(range(1, 60), chance.randint(0, 6)))
         parts = [rows[start:stop] for start, stop in zip([0, *cuts], [*cuts, 60], strict=True)]
         assert given_in(begin(job(), batch_size=chance.choice([10, 100])), parts) == wanted

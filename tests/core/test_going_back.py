@@ -187,8 +187,9 @@ def test_it_goes_on_as_if_it_had_never_stopped(seed: int) -> None:
     before and after.
     """
     rng = random.Random(seed)
-    rows = rows_of(seed, 600)
-    cut = rng.randint(300, 550)
+    count = histories(350, whole=600)
+    rows = rows_of(seed, count)
+    cut = rng.randint(count // 2, count - 50)
     spec = a_job("before").spec()
     with closing(job_run(spec)) as stopped, closing(job_run(spec)) as whole:
         feed(stopped, rows[:cut], rng)
@@ -218,8 +219,9 @@ def test_a_stopped_job_and_the_next_one_give_what_one_gives(seed: int, every: st
     other. What is late for the one is late for the other. Peers crash.
     """
     rng = random.Random(seed)
-    rows = rows_of(seed, 500, strays=True)
-    cut = rng.randint(50, 480)
+    count = histories(250, whole=500)
+    rows = rows_of(seed, count, strays=True)
+    cut = rng.randint(50, count - 20)
     spec = replace(a_job("before").spec(), checkpoint_every=every)
     with closing(job_run(spec)) as stopped, closing(job_run(spec)) as whole:
         feed(stopped, rows[:cut], rng)

@@ -17,6 +17,7 @@ from sardonyx.job.parse import read
 from sardonyx.testing import ClockedRun, run_job
 from sardonyx.testing.engine import Crashed, Point, TaskRun
 from tests.core.window_jobs import found
+from tests.sizes import histories
 
 KARATE = nx.karate_club_graph()
 LINKS = [{"src": a, "dst": b, "km": float(1 + (a * b) % 5) / 7} for a, b in KARATE.edges()]
@@ -65,7 +66,7 @@ def test_crashes_change_no_bit(*, directed: bool, monkeypatch: pytest.MonkeyPatc
     assert {task: len(rows) for task, rows in wanted.items() if task != "hops"} == dict.fromkeys(TASKS[:4], 36)
     assert results(club(2, directed=directed)) == wanted
     crash = TaskRun._crash_at
-    for seed in range(3):
+    for seed in range(histories(1, whole=3)):
         chance = random.Random(f"durable/{seed}")
 
         def crashing(run: TaskRun, point: Point) -> None:

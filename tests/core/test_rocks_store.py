@@ -20,6 +20,7 @@ from sardonyx.state.base import GONE, KEY
 from sardonyx.state.memory import KEY_MEMORY, MemoryStore
 from sardonyx.state.rocks import RocksStore
 from tests.faults.disk import SmallDisk, can_mount
+from tests.sizes import histories
 
 SCHEMA = pa.schema([pa.field(KEY, pa.binary(), nullable=False), ("v", pa.int64())])
 MANY = 20_000
@@ -224,7 +225,7 @@ def test_the_log_gives_a_store_on_disk_after_any_crash(tmp_path: Path) -> None:
             self.made.append(RocksStore(SCHEMA, next(folders), self.chance.choice([0, 5, 1_000])))
             return self.made[-1]
 
-    for seed in range(25):
+    for seed in range(histories(8, whole=25)):
         run(seed, world=WorldOnDisk)
         while WorldOnDisk.made:
             WorldOnDisk.made.pop().close()
