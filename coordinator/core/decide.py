@@ -365,17 +365,24 @@ def _rebalanced(changes: ChangeSet, event: Rebalanced) -> None:
 # Events that could not be decided
 
 
-_TOLD_AGAIN = (LinksCreated, LinksFailed, LinksRead, LinksDeleted, LinksDropped, JobPurged)
+_CAME_LATE = (LinksCreated, LinksFailed)
+"""About an ended job: its topics may have come after they were deleted. This event does not come again."""
+_TOLD_AGAIN = (LinksRead, LinksDeleted, LinksDropped, JobPurged)
 """About an ended job: if nothing is decided about it, the coordinator brings it about again."""
 
 
 def _set_aside(changes: ChangeSet, event: SetAside) -> None:
-    """The job fails. If it has ended already, nothing more is done about it: else the same event would come again and again."""
+    """The job fails. If it has ended already, its topics are deleted; but if the event told of that, nothing more is done about the
+    job: else the same event would come again and again.
+    """
     job, cause = changes.state.jobs.get(event.job), event.event
     if job is None and isinstance(cause, JobSubmitted):
         job_events.refused(changes, cause, event.error)
     elif job is not None and not job.ended:
         changes.end(event.job, "failed", event.error)
+    elif job is not None and isinstance(cause, _CAME_LATE):
+        if job.links != "made" and not job.refused:
+            changes.links_came_late(event.job)
     elif job is not None and isinstance(cause, _TOLD_AGAIN) and job.error != event.error:
         job.left_alone = True
         changes.state.expirable.pop(event.job, None)

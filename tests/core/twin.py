@@ -29,7 +29,7 @@ REMEMBERED = 1000
 OLDEST = 7
 """What peers read that say nothing of it."""
 JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,79}")
-TOLD_AGAIN = ("links-created", "links-failed", "links-read", "links-deleted", "links-dropped", "purge")
+TOLD_AGAIN = ("links-read", "links-deleted", "links-dropped", "purge")
 NEW_TASK: Json = {
     "state": "pending",
     "failures": 0,
@@ -217,6 +217,9 @@ class Twin:
             self.on_submit(cause, event["error"])
         elif job is not None and not ended(job):
             self.end(job, "failed", event["error"])
+        elif job is not None and cause["kind"] in ("links-created", "links-failed"):
+            if not job["refused"] and job["links"] != "made":
+                self.links_came_late(job)
         elif job is not None and cause["kind"] in TOLD_AGAIN and job["error"] != event["error"]:
             job["left_alone"] = True
         if event.get("decided"):
