@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from confluent_kafka import TopicPartition
 
+from coordinator.history import reader
 from queues.admin import first_offsets, held_positions
 from queues.admin_client import admin_client
 from sardonyx import Count, Job, MapState, State, Sum, event_time, kafka, tumbling
@@ -205,9 +206,10 @@ def counted(row: dict, slots: MapState[int, int]) -> dict:
 
 def test_the_log_of_states_stays_while_a_replay_needs_it(sardonyx_clusters: Callable[..., Cluster]) -> None:
     """A replay that waits finds the states of its checkpoint, though the job has restated its state since, and keeps that
-    checkpoint no more: nothing of the log is deleted until the replay has ended. Then it is, as without replays before.
+    checkpoint no more: nothing of the log is deleted until the replay has ended. Then it is, when the coordinators have put two
+    later checkpoints into their log.
     """
-    days = [0] * 200 + [1] * 400  # a checkpoint that is so much older than the others is not kept
+    days = [0] * 200 + [1] * 560  # a checkpoint that is so much older than the others is not kept
     given = [
         {"user": n % 10, "n": n, "at": (START + timedelta(days=day, seconds=n)).isoformat()}
         for n, day in enumerate(days)
@@ -243,10 +245,16 @@ def test_the_log_of_states_stays_while_a_replay_needs_it(sardonyx_clusters: Call
             ((begin,), _) = first_offsets(cluster.settings, link.topic, None)
             return begin
 
-        for end in range(240, 601, 40):
-            cluster.fill(topic, given[end - 40 : end], partitions=1)
+        def goes_on(begin: int, end: int) -> None:
+            cluster.fill(topic, given[begin:end], partitions=1)
             reached = START + timedelta(days=1, seconds=end - 2)
-            until(lambda: clock(first) >= reached, what=f"all clocks to come to {reached}")  # noqa: B023
+            until(lambda: clock(first) >= reached, what=f"all clocks to come to {reached}")
+
+        def logged() -> list[int]:
+            return [point.at for point in reader.present(cluster.client.zk).jobs[first.id].checkpoints]
+
+        for end in range(240, 601, 40):
+            goes_on(end - 40, end)
         found = position()
         assert found.checkpoints is not None
         assert (found.checkpoints.low or 0) > 0, "the log was not restated, or a checkpoint from before it is kept"
@@ -257,6 +265,13 @@ def test_the_log_of_states_stays_while_a_replay_needs_it(sardonyx_clusters: Call
         again.resume()
         assert again.await_completion(300).status == "completed"
         assert totals_given(cluster, f"{out}.again") == totals_by_pandas(given, since, by)
+        leader = cluster.daemons[0]
+        for end in (680, 760):
+            goes_on(end - 80, end)
+            before = logged()
+            leader.stop(60)
+            leader = cluster.coordinator()  # a new leader does not wait for ten minutes
+            until(lambda: logged() != before, what="the last checkpoint to be put into the log")  # noqa: B023
         until(lambda: begins(log) > 0, what="the log to be trimmed again")
         assert first.status(live=False).status == "running"
         first.kill()
