@@ -304,8 +304,9 @@ class TopicSink:
     ) -> Iterator[Outgoing | Records]:
         rows = self._filter.rows(results, failed, late)
         if rows.num_rows:  # a table without rows may lack columns, and so the key
-            yield Records(self.topic, self.records(rows))
+            yield Records(self.topic, self.records(rows), self._name)
 
+        self._name = link.name
     def records(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the record of each row."""
         return list(self._format.encode(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -99,6 +100,8 @@ class Records(NamedTuple):
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:
+    link: str = ""
+    """The name of the link that they go over, for whoever counts them. Empty: they are counted already."""
     """A short name for a record: those of equal records are equal, and those of others are not."""
     sizes = repr((None if key is None else len(key), None if value is None else len(value)))
     return hashlib.blake2b(b"".join((sizes.encode(), key or b"", value or b"")), digest_size=16).digest()
@@ -169,6 +172,15 @@ def rows_to(messages: Iterable[Outgoing | Records], topic: str) -> int:
 def is_marker(message: Any) -> bool:
     """Whether a message of a user's topic is an end marker, and not a record."""
     return not len(message) and any(name == END_HEADER for name, _ in message.headers() or ())
+def rows_over(messages: Iterable[Outgoing | Records], links: Collection[str]) -> dict[str, int]:
+    """How many rows messages hold for links to topics of the user's, of those that get any."""
+    found: Counter[str] = Counter()
+    for message in messages:
+        if isinstance(message, Records) and message.link in links:
+            found[message.link] += len(message.records)
+    return dict(found)
+
+
 
 
 def without_markers(messages: list[Any]) -> tuple[int | None, list[Any]]:

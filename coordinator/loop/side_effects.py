@@ -18,6 +18,8 @@ from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLin
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
+    Completed,
+    Counts,
     LastCommits,
     LinkFacts,
     LinksCreated,
@@ -244,10 +246,19 @@ def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
 
 def for_rules_3(event: AnyEvent) -> AnyEvent:
     """The event without the fields that the release before does not know."""
+    if isinstance(event, Completed):
+        return msgspec.structs.replace(event, counts=_by_rules_3(event.counts))
+    if isinstance(event, LinksRead | LinksDeleted):
+        counts = {task: _by_rules_3(each) for task, each in event.counts.items()}
+        return msgspec.structs.replace(event, counts=counts)
     if not isinstance(event, LinksCreated):
         return event
     links = {name: msgspec.structs.replace(facts, max_backlog=None) for name, facts in event.links.items()}
     return msgspec.structs.replace(event, topics={}, links=links)
+
+
+def _by_rules_3(counts: Counts) -> Counts:
+    return msgspec.structs.replace(counts, sent=None)
 
 
 def _fitting(event: LinksCreated) -> AnyEvent:

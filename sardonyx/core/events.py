@@ -86,7 +86,9 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Rows that a task has read, written and skipped, as committed with its positions.
 
-    ``dead``: skipped, but kept. ``late``: rows that came after their windows had closed, and that nothing else took.
+    ``dead``: skipped, but kept. ``late``: rows that came after their windows had closed, and that nothing else took. ``sent``: by
+    link, the rows written to topics in the place of outputs (:attr:`sardonyx.core.graph.Stage.in_place`); links without rows are
+    left out. None: it is not known, unless nothing at all was counted.
     """
 
     rows_in: int = 0
@@ -94,6 +96,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     skipped: int = 0
     dead: int = 0
     late: int = 0
+    sent: dict[str, int] | None = None
 
 
 class LastCommits(msgspec.Struct, frozen=True):

@@ -133,6 +133,11 @@ class Stage(msgspec.Struct, frozen=True):
         return [link for link in self.egress if link.kind == "internal"]
 
     @property
+    def in_place(self) -> list[Link]:
+        """The users' topics that it writes in the place of outputs, which do not run."""
+        return [link for link in self.egress if link.kind == "output" and link.target != self.last.name]
+
+    @property
     def last(self) -> TaskSpec:
         """The task whose results leave the stage."""
         return self.fused[-1] if self.fused else self.task

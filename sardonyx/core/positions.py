@@ -55,6 +55,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     ckpt: list[Any] | None = None
     begins: tuple[tuple[int, int], ...] | None = None
     waits: int | None = None
+    sent: dict[str, int] | None = None
     format: int = 1
 
 
@@ -69,6 +70,9 @@ _AROUND_FRONTS = 60
 """Bytes that two fronts need beside their own text: their names, and the clock of what is held."""
 _NO_FRONT = 2
 """Bytes of a front that says nothing."""
+
+_LONGEST_SENT = 600
+"""Bytes that rows by link to users' topics may take. If they take more, they are left out, and so not known."""
 
 COUNTED = 64
 """A task that writes to more internal links than this does not count rows by link: the text would become too long. If numbers of
@@ -132,6 +136,8 @@ class Position(NamedTuple):
             text = msgspec.structs.replace(text, begins=self.begins, format=3)
         if self.waits is not None:
             text = msgspec.structs.replace(text, waits=self.waits)
+        if counts.sent is not None and len(msgspec.json.encode(counts.sent)) <= _LONGEST_SENT:
+            text = msgspec.structs.replace(text, sent=counts.sent)
         if isinstance(self.told, dict):
             text = msgspec.structs.replace(text, by_link=self.told, format=POSITION_FORMAT)
         if self.front is not None:
@@ -166,7 +172,7 @@ class Position(NamedTuple):
             held = _Metadata()
         if held.format > POSITION_FORMAT:
             raise _unreadable(held.format)
-        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
+        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late, held.sent)
         clock = SourceClock(held.seen, held.clock, held.idle)
         heard = None if held.heard is None else Heard(held.heard, held.partial)
         front = None if held.front is None else in_full(held.front)
@@ -221,7 +227,17 @@ def add(one: Counts, other: Counts) -> Counts:
         one.skipped + other.skipped,
         one.dead + other.dead,
         one.late + other.late,
+        _sent(one, other),
     )
+
+
+def _sent(one: Counts, other: Counts) -> dict[str, int] | None:
+    """Where nothing was counted, nothing was sent. Else it must be known of both."""
+    if Counts() in (one, other):
+        return other.sent if one == Counts() else one.sent
+    if one.sent is None or other.sent is None:
+        return None
+    return {link: one.sent.get(link, 0) + other.sent.get(link, 0) for link in sorted({*one.sent, *other.sent})}
 
 
 def of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
