@@ -11,7 +11,6 @@ import msgspec
 
 from peer.allowed import check_allowed, open_code, takes_code
 from peer.database_keeper import DatabaseKeeper
-from peer.failed_records import takes_failed
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
 from peer.loops import loop_of
@@ -37,7 +36,7 @@ from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position, other_topics, recreated
 from sardonyx.core.source_fronts import Sources
-from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, stateful, whole_of
 from sardonyx.core.state_points import Adopted
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
@@ -140,7 +139,7 @@ def assemble(
     """
     stage = resolved(graph.stage(assignment.task))
     splits = any(link.kind == "splits" for link in stage.ingress)
-    isolate = stage.task.on_error.leaves_out or takes_failed(stage)
+    isolate = stage.isolates
     load = import_function if code is None else code.load
     within = _within(spark, stage.task, code, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
@@ -248,8 +247,11 @@ def _sinks(
             form = registry.topic_format(link.options, settings.kafka.schema_registry)
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
-            rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
-            yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
+            reader = graph.stage(link.target)
+            rows = reader.task.batch_size  # else its small batch_size has no effect on large blocks
+            leaves_out = reader.isolates and not stateful(reader.task)
+            sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
+            yield LinkSink(link, *sizes, leaves_out=leaves_out)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)

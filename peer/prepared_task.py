@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from peer import gc_policy
 from peer.batch_result import Result
-from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, unfit
+from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, too_large, unfit
 from peer.lifecycle import Hooks
 from peer.loops import Loop
 from peer.position_keeper import PositionKeeper
@@ -276,6 +276,7 @@ class PreparedTask:
             Failed(loop.bad(index, batch.hops, self.stage.name), origin_of(*rows.provenance.message(index)), "row", row)
             for index, row in enumerate(rows.table.slice(at, 1) for at in range(rows.table.num_rows))
         ]
+        failed += rows.unread
         outside = [sink for sink in self.sinks if not (isinstance(sink, LinkSink) and sink.topic in loop.links)]
         ways = sort_out(self.stage, outside, failed)
         table, planned = rows.table.schema.empty_table(), None
@@ -381,6 +382,9 @@ class PreparedTask:
                 provenance.add(messages, counts, [bad.index for bad in rows.bad])
                 tables.append(_table(rows, read_there.schema))
             elif link.kind == "internal":
+                found = [(message, too_large(message)) for message in messages]
+                failed += [bad for _, bad in found if bad is not None]
+                messages = [message for message, bad in found if bad is None]
                 blocks = [block.decode([message.value()]) for message in messages]
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(_of_links([link], blocks))

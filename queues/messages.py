@@ -15,6 +15,9 @@ ROWS_HEADER = "sx-rows"
 OF_HEADER = "sx-of"
 """On messages whose rows are combined: how many rows went in. All counts are of those; messages without it count their rows."""
 
+REFUSED_HEADER = "sx-refused"
+"""On messages of internal links that stand in the place of a row that is too large for one: the failure, as JSON."""
+
 DUE_HEADER = "sx-due"
 """On splits of a paced input: the earliest time to read them, in seconds since 1970, by the reader's clock."""
 
@@ -97,11 +100,11 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+    link: str = ""
+    """The name of the link that they go over, for whoever counts them. Empty: they are counted already."""
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:
-    link: str = ""
-    """The name of the link that they go over, for whoever counts them. Empty: they are counted already."""
     """A short name for a record: those of equal records are equal, and those of others are not."""
     sizes = repr((None if key is None else len(key), None if value is None else len(value)))
     return hashlib.blake2b(b"".join((sizes.encode(), key or b"", value or b"")), digest_size=16).digest()
@@ -169,9 +172,6 @@ def rows_to(messages: Iterable[Outgoing | Records], topic: str) -> int:
     )
 
 
-def is_marker(message: Any) -> bool:
-    """Whether a message of a user's topic is an end marker, and not a record."""
-    return not len(message) and any(name == END_HEADER for name, _ in message.headers() or ())
 def rows_over(messages: Iterable[Outgoing | Records], links: Collection[str]) -> dict[str, int]:
     """How many rows messages hold for links to topics of the user's, of those that get any."""
     found: Counter[str] = Counter()
@@ -181,6 +181,9 @@ def rows_over(messages: Iterable[Outgoing | Records], links: Collection[str]) ->
     return dict(found)
 
 
+def is_marker(message: Any) -> bool:
+    """Whether a message of a user's topic is an end marker, and not a record."""
+    return not len(message) and any(name == END_HEADER for name, _ in message.headers() or ())
 
 
 def without_markers(messages: list[Any]) -> tuple[int | None, list[Any]]:

@@ -92,7 +92,7 @@ def _spec_changed(changes: ChangeSet, event: JobChanged) -> None:
         return
     before, after = changes.state.plans[event.job].graph, graph_of(event.spec, changes.state.deployment, event.job)
     if not finished(before, after, job.complete, resizes=resizes):
-        goes_on = untouched(job.spec, event.spec, event.same, job.facts or {})
+        goes_on = untouched(job.spec, event.spec, event.same, job.facts or {}, changes.state.rules)
         changes.change(event.job, event.spec, [] if job.suspended else goes_on)
 
 

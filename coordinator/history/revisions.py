@@ -72,7 +72,7 @@ def revisions_of(job: str, state: State, log: Iterable[tuple[int, AnyEvent]]) ->
         taken = isinstance(event, JobChanged) and event.job == job
         if taken and open_ is None and (now.next_spec is not None or now.revision > revision):
             assert isinstance(event, JobChanged)  # noqa: S101 (for the type checker)
-            goes_on = untouched(spec, event.spec, event.same, facts) if facts else []
+            goes_on = untouched(spec, event.spec, event.same, facts, state.rules) if facts else []
             open_ = _asked(n, event, spec, goes_on)
             found.append(open_)
         if found and open_ is None and now.revision > revision and now.error is not None and not taken:

@@ -138,6 +138,16 @@ class Stage(msgspec.Struct, frozen=True):
         return [link for link in self.egress if link.kind == "output" and link.target != self.last.name]
 
     @property
+    def takes_failed(self) -> bool:
+        """Whether it has a failed edge: a link that takes failed records."""
+        return any(link.route.of == "failed" for link in self.egress)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether it finds each bad record by itself. Otherwise the first one ends the job, or the task begins again."""
+        return self.task.on_error.leaves_out or self.takes_failed
+
+    @property
     def last(self) -> TaskSpec:
         """The task whose results leave the stage."""
         return self.fused[-1] if self.fused else self.task

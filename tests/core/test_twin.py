@@ -110,10 +110,12 @@ def changeable(old: dict[str, Any], new: dict[str, Any], drop: list[str], retire
     return change_failure("", msgspec.convert(old, JobSpec), msgspec.convert(new, JobSpec), drop, retired) is None
 
 
-def left_alone(old: dict[str, Any], new: dict[str, Any], same: list[str], facts: dict[str, Any]) -> list[str]:
+def left_alone(
+    old: dict[str, Any], new: dict[str, Any], same: list[str], facts: dict[str, Any], rules: int
+) -> list[str]:
     """Nor is what a change leaves as it is."""
     known = msgspec.convert(facts, dict[str, LinkFacts])
-    return untouched(msgspec.convert(old, JobSpec), msgspec.convert(new, JobSpec), same, known)
+    return untouched(msgspec.convert(old, JobSpec), msgspec.convert(new, JobSpec), same, known, rules)
 
 
 def told(note: Any) -> Any:

@@ -101,7 +101,7 @@ class Twin:
         self,
         refusal: Refusal,
         changeable: Callable[[Json, Json, list[str], list[str]], bool],
-        untouched: Callable[[Json, Json, list[str], Json], list[str]],
+        untouched: Callable[[Json, Json, list[str], Json, int], list[str]],
         rules: int = 4,
     ) -> None:
         self.rules = rules  # 3 or 4
@@ -653,7 +653,8 @@ class Twin:
             return
         if not self.gains_at_its_end(job, event["spec"]):
             same = [] if job["suspended"] else event.get("same", [])
-            job.update(next=event["spec"], goes_on=self.untouched(job["spec"], event["spec"], same, job["facts"] or {}))
+            facts = job["facts"] or {}
+            job.update(next=event["spec"], goes_on=self.untouched(job["spec"], event["spec"], same, facts, self.rules))
 
     def gains_at_its_end(self, job: Json, spec: Json) -> bool:
         """Whether a task that is complete would read or write what it has not before."""
