@@ -18,7 +18,7 @@ from sardonyx.core.conditions import condition_text, functions_in
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
-from sardonyx.core.predecessors import Predecessor, ResumeProblem, topics_read
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, running, topics_read
 from sardonyx.core.resizing import awake, resized
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
 from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
@@ -148,9 +148,7 @@ def job_diff(
         job: the id of the old job, for the texts; its name by default.
         code: in what the modules of the two jobs differ; None: only the hashes in the specs are known.
     """
-    return _Comparison(
-        awake(settled(_plain(old))), _plain(new), before or Predecessor(old, "running"), job or old.name, code
-    ).result()
+    return _Comparison(awake(settled(_plain(old))), _plain(new), before or running(old), job or old.name, code).result()
 
 
 def _plain(spec: JobSpec) -> JobSpec:

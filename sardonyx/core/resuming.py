@@ -55,7 +55,7 @@ def resume_problems(
         return
     point = last_at(before.checkpoints, at)
     if point is None:
-        yield no_point(before, at)
+        yield no_point(before.checkpoints, at)
         return
     yield from problems_at(before, spec, point)
     yield from _of_specs(before, spec, point.offsets)

@@ -36,9 +36,9 @@ def problems_at(before: Predecessor, spec: JobSpec, point: CheckpointPoint) -> I
     yield from _of_results(spec, new)
 
 
-def no_point(before: Predecessor, at: int) -> ResumeProblem:
-    """That a job has no checkpoint at a time or before."""
-    known = [time_text(point.at) for point in before.checkpoints]
+def no_point(checkpoints: Sequence[CheckpointPoint], at: int) -> ResumeProblem:
+    """Return the reason that none of the checkpoints of a job has this time or an earlier one."""
+    known = [time_text(point.at) for point in checkpoints]
     shown = f"it keeps those at {listed(known[:_NAMED])}" if known else "there is none that all its tasks have"
     return ResumeProblem(
         f"it has no checkpoint at {time_text(at)} or before" if known else "it has no checkpoint",
