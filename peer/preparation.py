@@ -35,10 +35,11 @@ from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
-from sardonyx.core.positions import Partition, Position, other_topics, recreated
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
 from sardonyx.core.state_points import Adopted
+from sardonyx.core.topics_anew import other_topics, recreated
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.functions import import_function

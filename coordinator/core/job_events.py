@@ -43,10 +43,11 @@ from sardonyx.core.events import (
 from sardonyx.core.going_back import adopting, last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.names import is_job_id
-from sardonyx.core.positions import continued, ids_after, other_topics
+from sardonyx.core.positions import continued
 from sardonyx.core.resizing import awake, resized, unprepared
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.structure import share_problems
+from sardonyx.core.topics_anew import ids_after, other_topics
 from sardonyx.core.untouched import untouched
 
 

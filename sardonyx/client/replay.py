@@ -18,13 +18,13 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, JobSubmitted
 from sardonyx.core.going_back import begins_at, last_at, points_of
-from sardonyx.core.positions import fewer_partitions, other_topics, recreated
 from sardonyx.core.replaying import SAME, Offsets, aligned, check, check_worked, offsets_read, partial, replay_spec
 from sardonyx.core.resuming_at import no_point, of_replay
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.text import time_text
 from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.topics_anew import fewer_partitions, other_topics, recreated
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client

@@ -17,11 +17,12 @@ import msgspec
 from sardonyx.core.chains import Heard
 from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import InputError, InternalError, SetupError
+from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.front_text import in_full, told
 from sardonyx.core.fronts import Front, Held
 from sardonyx.core.graph import Graph, Stage, is_endless
+from sardonyx.core.topics_anew import fewer_partitions, recreated
 
 Begins = tuple[tuple[int, int], ...]
 """Pairs of a time and an offset before which no row of that time or later stands, ascending."""
@@ -69,6 +70,7 @@ _AROUND_FRONTS = 60
 """Bytes that two fronts need beside their own text: their names, and the clock of what is held."""
 _NO_FRONT = 2
 """Bytes of a front that says nothing."""
+_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
 
 COUNTED = 64
 """A task that writes to more internal links than this does not count rows by link: the text would become too long. If numbers of
@@ -305,48 +307,6 @@ def continued(
                 start += [0] * (partitions - len(start))
                 found[link.name] = msgspec.structs.replace(facts[link.name], start=start)
     return found
-
-
-def other_topics(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
-    """The topics that have another id now than the one that is known of them. Where an id is missing, nothing is known."""
-    return {topic for topic, was in known.items() if now.get(topic, was) != was}
-
-
-def ids_after(known: Mapping[str, str], now: Mapping[str, str], before: Graph, after: Graph) -> dict[str, str]:
-    """The ids of the topics that a changed job reads: of those that it has read, the ones that it knew.
-
-    Args:
-        known: by topic, before the change.
-        now: as Kafka tells them.
-        before: the graph of the job.
-        after: that of its next version.
-    """
-    was, reads = ({link.topic for link in graph.links if link.kind == "input"} for graph in (before, after))
-    found = {topic: known.get(topic) if topic in was else now.get(topic) for topic in sorted(reads)}
-    return {topic: each for topic, each in found.items() if each is not None}
-
-
-def recreated(topic: str, reader: str, fix: str, where: Mapping[str, str]) -> InputError:
-    """The error for a topic with another id than the one that was read.
-
-    Args:
-        topic: its name.
-        reader: who has read the former one.
-        fix: what to do.
-        where: what the error is about.
-    """
-    message = f"Topic {topic} is not the one that {reader} has read: its id is another one."
-    return InputError("SX-INPUT-RECREATED", message, cause=_MADE_ANEW, fix=fix, where={**where})
-
-
-def fewer_partitions(topic: str, now: int, reader: str, read: int, fix: str, where: Mapping[str, str]) -> InputError:
-    """The error for a topic that has fewer partitions than were read, where no id says that it is another one."""
-    message = f"Topic {topic} has {now} partitions, and {reader} has read {read}."
-    return InputError("SX-RESUME-TOPIC", message, cause=_MADE_ANEW, fix=fix, where={**where})
-
-
-_MADE_ANEW = "The topic was deleted and created again, so the positions say nothing about it."
-_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
 
 
 def total(positions: Iterable[Position | None]) -> Counts:
