@@ -196,7 +196,7 @@ class TaskLoop:
             self._drop(pause)
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
-        """Have a batch move all partitions whose keys are in one shard with its own, or with one that has more to do."""
+        """Have a batch also move the positions of partitions that share a shard with its own, or with those in ``pending``."""
         shards = self._work.shards
         if shards is not None and not self.session.reader.add(batch, shards.together([*batch.positions, *pending])):
             raise BatchDropped("the group has not given all partitions of its keys to this peer")

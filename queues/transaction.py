@@ -178,7 +178,7 @@ class TransactionalWriter:
             del failure  # it refers to this frame
 
     def _refused(self, failure: BaseException) -> TransactionAborted | RecordsRefused | None:
-        """Why the broker refused a message of a transaction that is aborted; None: that is not why it is."""
+        """Why the broker refused a message of a transaction that is aborted; None: it was aborted for another reason."""
         refusals = self._producer.events.refusals
         if not isinstance(failure, TransactionAborted) or failure.passing or not refusals:
             return None

@@ -30,7 +30,7 @@ _PATIENCE = 10.0
 
 class UnreadRows:
     """Clients that never join their groups: of the task, and of each task that reads one of the links. They wait for no open
-    transaction, and nobody waits for them: an answer counts until there is a later one.
+    transaction, and no thread waits for them: an answer counts until there is a later one.
 
     Args:
         settings: connection to Kafka.

@@ -463,8 +463,8 @@ class ChangeSet(PeerChanges):
 
     def fail(self, name: str, error: Failure | None, *, begun: bool = True) -> None:
         """A job has failed. One that was changed is suspended: its queues and states are kept for the next change. If its peers
-        leave for a change, the next ones try it. If no peer could begin by its present spec (``begun``), it goes back to the one
-        before.
+        are leaving for a change, the failure is dropped: the next version may do better. If no peer could begin by its present
+        spec (``begun`` is false), it goes back to the one before.
         """
         job = self.job(name)
         if job.next_spec is None and job.revision == 1:

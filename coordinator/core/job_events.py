@@ -189,7 +189,7 @@ def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
 
 
 def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
-    """Of a running job, as it is now, and later than those that are known. The rules before do not know this event."""
+    """Keep the checkpoint if the job runs, by the spec that it is about, and has kept none as late. Rules before 4 keep none."""
     job = changes.state.jobs.get(event.job)
     if changes.state.rules < 4 or job is None or job.status != "running" or job.revision != event.revision:
         return
@@ -198,7 +198,7 @@ def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
 
 
 def _link_lost(changes: ChangeSet, event: LinkLost) -> None:
-    """As if a task that reads the link had found it, unless the job is another one by now, or has failed already."""
+    """Fail the job as if a task that reads the link had found it, unless its spec has changed since, or it has failed already."""
     job = changes.state.jobs.get(event.job)
     if job is not None and job.status == "running" and job.revision == event.revision and not job.suspended:
         changes.fail(event.job, event.error)

@@ -251,7 +251,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Whether a job that began with the state of this one has not ended: all of the log of that state must stay."""
     checkpoints: list[CheckpointPoint] = []
     """Complete ones, in the order of time: the last few that the log has of it while it runs. Once its links are gone, those that
-    it had kept when it ended; if there are none, the same. Never changed in place."""
+    it had kept when it ended; if it had kept none, those of the log. Never changed in place."""
     end: EndPoint | None = None
     """If it was stopped: where its states stood; known once its links are gone."""
     read: bool = False

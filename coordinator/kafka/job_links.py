@@ -36,7 +36,8 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _COUNTED = 1_000_000
-"""Unread rows that an audit of the leader counts at most. Of a link with more the last rows are far from being read."""
+"""Unread rows that an audit of the leader counts at most. A link with more is left for a later round: its last rows
+will not be read soon."""
 
 _AGAIN = {"SX-OUTPUT-FULL", "SX-OUTPUT-WRITE", "SX-OUTPUT-AWAY"}
 """Codes of the failures after which files are published later: the topics that list them must not be deleted before."""
