@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from coordinator.core.entitlement import asked_of, has_peers, needs, targets
 from coordinator.core.explanation import Code, Explanation, Holder, Reason
+from coordinator.core.indexes import Kind
 from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
-from coordinator.core.state import LIVE, Job, Kind, State, Task
+from coordinator.core.state import LIVE, Job, State, Task
 from sardonyx.core.changing import TAKEN_BACK
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
