@@ -1,6 +1,6 @@
 """The changes that one decision makes to peers, and the notes of what it has changed. Pure.
 
-:class:`coordinator.core.changeset.ChangeSet` adds those to jobs.
+:class:`coordinator.core.job_changes.JobChanges` adds those to jobs.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from history_maker import TIMERS, History
 from msgspec.structs import replace
 from scenario_runner import World, run
 
-from coordinator.core import admission, changeset, decide, job_events, peer_changes, scheduling, timers
+from coordinator.core import admission, changeset, decide, job_changes, job_events, peer_changes, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
@@ -60,7 +60,7 @@ from tests.compat.make import SPEC
 from tests.core import test_resume_windows
 from tests.sizes import ALL
 
-MODULES = [decide, job_events, peer_changes, changeset, scheduling, timers, admission, resuming]
+MODULES = [decide, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"
@@ -307,7 +307,7 @@ def reread(history: History) -> None:
     for remembered, entries in ((1000, log[:late]), (1, log[late:])):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(peer_changes, "REMEMBERED_DEAD", remembered)
-            patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
+            patch.setattr(job_changes, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 timers.due(state, event.at, TIMERS)
                 timers.expired_jobs(state, event.at, TIMERS)

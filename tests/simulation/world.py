@@ -19,7 +19,7 @@ from typing import Any, get_args
 import msgspec
 import structlog
 
-import coordinator.core.changeset
+import coordinator.core.job_changes
 import coordinator.core.peer_changes
 import coordinator.loop.leader
 import coordinator.loop.link_trimmer
@@ -69,8 +69,8 @@ SETTLE = 600.0
 STEPS = 400_000
 _LIMITED: dict[str, Any] = {
     "REMEMBERED_DEAD": coordinator.core.peer_changes,
-    "REMEMBERED_PURGED": coordinator.core.changeset,
-    "FORGIVEN": coordinator.core.changeset,
+    "REMEMBERED_PURGED": coordinator.core.job_changes,
+    "FORGIVEN": coordinator.core.job_changes,
     "LOG_EVERY": coordinator.loop.link_trimmer,
 }
 """Limits that a history sets lower, and the modules that read them."""
