@@ -57,9 +57,10 @@ from tests.random_jobs import regrown
 from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
-from tests.simulation.kafka import SimKafka, SimLinks, SimRunner
+from tests.simulation.kafka import SimKafka, SimLinks
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
+from tests.simulation.peer_work import SimRunner
 from tests.simulation.plan import Fault, Plan, Tally
 from tests.simulation.zookeeper import SimZooKeeper
 
