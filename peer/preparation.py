@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,7 +40,6 @@ from sardonyx.core.positions import Partition, Position
 from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
 from sardonyx.core.state_points import Adopted
-from sardonyx.core.topics_anew import other_topics, recreated
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.functions import import_function
@@ -50,7 +50,7 @@ from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
 
 if TYPE_CHECKING:
-    from queues import confirmed_end, group_clocks, marked_topics, state_topics, topic_ids
+    from queues import confirmed_end, group_clocks, marked_topics, state_topics
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply
     from spark_tasks import graphs as graph_functions
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
-    topic_ids = lazy_module("queues.topic_ids")
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
     graph_functions = lazy_module("spark_tasks.graphs")
 
@@ -91,30 +90,23 @@ def prepare(
     free_unused(spark)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
-    _check_topics(settings, stage, links.topics)
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
     folder = code_cache / "state"
     return assemble(
-        settings, spark, peer, assignment, graph, links.links, code, state_folder=folder, kept=kept, standby=standby
+        settings,
+        spark,
+        peer,
+        assignment,
+        graph,
+        links.links,
+        code,
+        state_folder=folder,
+        kept=kept,
+        standby=standby,
+        topics=links.topics,
     )
-
-
-def _check_topics(settings: Settings, stage: Stage, known: Mapping[str, str]) -> None:
-    """Check that the topics which a task reads on are those that it has read: it may have had no peer for long.
-
-    Raises:
-        InputError: ``SX-INPUT-RECREATED``.
-    """
-    named = {link.topic: known[link.topic] for link in stage.ingress if link.kind == "input" and link.topic in known}
-    try:
-        now = topic_ids.topic_ids(settings, named) if named else {}
-    except SetupError:  # the reader will meet it, and waits for Kafka
-        return
-    for topic in sorted(other_topics(named, now)):
-        fix = "Submit the job again with the `start=` that you want."
-        raise recreated(topic, f"task {stage.name}", fix, {"task": stage.name, "topic": topic})
 
 
 def assemble(
@@ -130,11 +122,12 @@ def assemble(
     runtime: Runtime = REAL,
     kept: KeptShards[Any] | None = None,
     standby: StandbyShards | None = None,
+    topics: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
     ``state_topic``: gives the log of a task's state, for its link; None: in Kafka. ``state_folder``: for stores on disk; None:
-    the one for temporary files. ``spark``: None only for a task without functions.
+    the one for temporary files. ``spark``: None only for a task without functions. ``topics``: ids of topics that the job reads.
 
     Raises:
         SardonyxError: the task cannot run here.
@@ -185,6 +178,7 @@ def assemble(
         readers={link.name: graph.stage(link.target) for link in stage.egress if link.name in bounds},
         goes_on=goes_on(graph, facts),
         checkpoint_every=graph.checkpoint_every,
+        topics={link.topic: topics[link.topic] for link in stage.ingress if link.topic in topics},
     )
 
 
