@@ -161,7 +161,7 @@ def test_what_two_audits_find_fails_the_job(stands: Any) -> None:
 
 @pytest.mark.parametrize("answers", [(LOST, None), (OSError("away"),), (LOST, OSError("away"))])
 def test_no_job_fails_in_doubt(answers: Any, stands: Any) -> None:
-    """A finding that the next look does not confirm, or no answer: the next link has its turn."""
+    """If a second audit does not confirm the finding, or gives no answer, the next link has its turn."""
     stand = stands(*answers)
     stand.runs("a")
     stand.round()

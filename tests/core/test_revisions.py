@@ -139,7 +139,7 @@ def test_a_change_that_was_taken_back_says_why() -> None:
     ids=str,
 )
 def test_who_changes_a_job_hears_whether_a_peer_could_begin(then: list[str], gives: int | str) -> None:
-    """As soon as one has begun, or none is about to; it does not wait for a peer that there is not."""
+    """It hears so as soon as a peer has begun, or none is about to begin; it does not wait where there is no peer."""
     world = World()
     for sentence in TRIED:
         world.say(sentence)
