@@ -380,7 +380,7 @@ class ChangeSet(PeerChanges):
         self.scale(name, {})
 
     def switch(self, name: str) -> None:
-        """Have the queues made that a job has by its next spec. No peer works on a task that the change touches."""
+        """Have the tasks fenced that a change touches, on which no peer works, and the queues made that come by it."""
         self.job(name).switching = True
         self._outer.append(ChangeLinks(name))
 
@@ -392,7 +392,7 @@ class ChangeSet(PeerChanges):
 
     def swap_spec(self, name: str, spec: JobSpec, links: Mapping[str, LinkFacts] | None = None) -> None:
         """Go on by the next spec. No peer works on a task that it touches. ``links``: the facts of all its links; None: no task
-        reads or writes other ones than before.
+        reads or writes other ones than before, and none closes.
         """
         job = self.job(name)
         spec = awake(spec) if job.stopping else spec

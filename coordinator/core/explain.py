@@ -141,7 +141,7 @@ def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
         f"; {_peers(len(at_work))} {plural(len(at_work), 'leaves', 'leave')} after the batch in hand" if at_work else ""
     )
     if job.next_spec is not None:
-        what = ": its queues are being changed" if job.switching else ""
+        what = ": Kafka is being prepared for it" if job.switching else ""
         return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
     resume = f"`sardonyx job resume {name}` lets it go on where it was"
     if job.error is None or job.error.code == TAKEN_BACK:

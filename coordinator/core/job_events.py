@@ -15,7 +15,7 @@ from coordinator.core.changeset import ChangeSet
 from coordinator.core.state import Job, State
 from coordinator.core.stored_state import derive, refuse_newer_rules
 from sardonyx.core import units
-from sardonyx.core.changing import change_failure, finished
+from sardonyx.core.changing import change_failure, changes_queues, finished
 from sardonyx.core.errors import Failure, InputError, failure_of
 from sardonyx.core.events import (
     UNKNOWN_JOB,
@@ -168,6 +168,8 @@ def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> 
     resizes = resized(job.spec, spec)
     if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
         changes.keep_spec(event.job)
+    elif not changes_queues(before, graph, resizes=resizes):
+        changes.swap_spec(event.job, spec)
     elif all(link.name in event.links for link in graph.links):
         job.topics = ids_after(job.topics, event.topics, before, graph)
         changes.swap_spec(event.job, spec, event.links)

@@ -41,7 +41,7 @@ class RevisionMade(msgspec.Struct, kw_only=True, omit_defaults=True):
     done: float | None = None
     """When it took over; None: not yet, or it was given up."""
     since: dict[str, dict[str, list[int | None]]] = {}
-    """By task and topic, the offsets from which the revision works; of tasks whose queues it has changed."""
+    """By task and topic, the offsets from which the revision works; of the tasks that did not go on."""
     error: Failure | None = None
     """Why it was given up or taken back."""
     taken_back: float | None = None

@@ -165,12 +165,12 @@ class JobSubmitted(UserEvent, frozen=True, kw_only=True, tag="submit"):
 
 
 class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
-    """Every topic of the job exists; ``links`` holds the facts by link name.
+    """Every topic of the job exists; ``links`` holds the facts by link name. Empty after a change by which they stay as they are.
 
-    ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by task and topic, where each partition
-    stood when its group had no member and no batch of the old revision could be committed any more; None where nothing was. What
-    comes from there on is worked by the new revision. Empty if the log could not hold it. ``topics``: the ids of the topics
-    that the job reads, by name; a topic that is deleted and created again has another one.
+    ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by touched task and topic, where each
+    partition stood when its group had no member and no batch of the old revision could be committed any more; None where nothing
+    was. What comes from there on is worked by the new revision. Empty if the log could not hold it. ``topics``: the ids of the
+    topics that the job reads, by name; a topic that is deleted and created again has another one.
     """
 
     job: str

@@ -272,9 +272,12 @@ def just_gave() -> list[World]:
     other = ["3 partitions", "2 partitions; its inputs stand still for 3 partitions"]
     resized = [
         *("a is submitted: in -> mid -> out; in never ends; 2 partitions", "the links of a are made"),
-        *(f"a becomes: in -> mid -> out; in never ends; {remark}" for remark in (*other, other[0])),
+        *(f"a becomes: in -> mid -> out; in never ends; {remark}" for remark in other),
+        "the new links of a are made",
+        f"a becomes: in -> mid -> out; in never ends; {other[0]}",
         "the new links of a are made",
         "a becomes: in -> mid -> out; in never ends; 3 partitions; its inputs stand still for 1 partition",
+        "the new links of a are made",
         "a is stopped",
     ]
     unknown = [
@@ -409,6 +412,7 @@ def unbegun() -> None:
         same = [stage.name for stage in graph.stages]
         history.deliver(JobChanged(job="j-1", spec=replace(spec, catalog=catalog), revision=1, same=same))
         history.deliver(Yielded(peer=first, assignment=state.assignment(first).id))
+        history.deliver(LinksCreated(job="j-1", links={}, revision=2))
         assert state.jobs["j-1"].former is not None
         error = Failure("SX-TEST", "no module")
         if fails:

@@ -176,6 +176,7 @@ def test_a_finding_about_a_job_that_was_changed_since_changes_nothing(stands: An
     stand.round()
     (event,) = stand.found
     stand.deliver(JobChanged(job="a", spec=replace(spec_of("a"), failure_limit=9), revision=1))
+    stand.deliver(LinksCreated(job="a", links={}, revision=2))
     assert stand.state.jobs["a"].revision == 2
     stand.deliver(event)
     assert stand.state.jobs["a"].status == "running"

@@ -24,7 +24,7 @@ from queues.losses import audit_differs, totals_differ
 from sardonyx.core import node_paths, positions
 from sardonyx.core.back_pressure import bounds_of, goes_on
 from sardonyx.core.chains import WriterChains
-from sardonyx.core.changing import closing, rewiring
+from sardonyx.core.changing import changes_queues, rewiring
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError
 from sardonyx.core.events import Completed, Counts, Exhausted, LastCommits, LinkFacts, TaskFailed, Yielded
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
@@ -171,20 +171,19 @@ class SimKafka:
     def change(
         self, runtime: SimRuntime, job: str, spec: JobSpec, rewired: Rewired
     ) -> tuple[dict[str, LinkFacts], Since]:
-        """The slots of tasks are fenced whose queues change, or close; and the new queues are made."""
+        """The slots of tasks are fenced that do not go on; and the new queues are made."""
         before, after = graph_of(rewired.before, "sim", job), graph_of(spec, "sim", job)
         found = rewiring(before, after)
-        links = self.create(runtime, job, spec)
-        fenced, resizes = [*found.touched, *found.ended], resized(rewired.before, spec)
-        more = before.stages if resizes else closing(before, after)
+        fenced, resizes = [s for s in before.stages if s.name not in rewired.goes_on], resized(rewired.before, spec)
+        links = self.create(runtime, job, spec) if changes_queues(before, after, resizes=resizes) else {}
         slots = max(known.partitions for known in rewired.facts.values())
-        for stage in [*fenced, *(stage for stage in more if stage not in fenced)]:
+        for stage in fenced:
             for number in range(slots):
                 self.fence(runtime, Slot(job, stage.name, number))
         if resizes:
             links = self._resize(job, before, after, spec.partitions, links, rewired.facts)
         since: Since = {}
-        for stage in found.touched:
+        for stage in fenced:
             read = {link.topic: self.topic(job, link) for link in stage.ingress}
             since[stage.name] = {
                 name: [partition.position for partition in topic.partitions] for name, topic in read.items() if topic
