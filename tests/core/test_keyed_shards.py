@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from scenario_runner import World
 from test_shards import PARTITIONS, Peer, in_topic
 
 from peer.failed_records import failed_key
@@ -19,7 +20,8 @@ from peer.shards import Planned, Shards
 from queues.batch import Batch
 from sardonyx import State, Timer, Timers
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.errors import FunctionError, InputError
+from sardonyx.core.errors import FunctionError, InputError, failure_of
+from sardonyx.core.events import TaskFailed
 from sardonyx.core.graph import Stage, graph_of
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -227,18 +229,39 @@ def test_more_entries_than_state_limit_fail_the_job() -> None:
     assert "each value of a state is an entry" in caught.value.cause + caught.value.fix
 
 
-def test_states_of_other_types_are_refused_when_they_are_read() -> None:
-    """A peer that takes over with a changed function finds what the log holds, and says what does not fit."""
+def test_a_change_to_other_types_of_state_suspends_its_job_and_loses_nothing() -> None:
+    """The peer that takes over finds what the log holds, and says what does not fit. By the version before, the state counts on,
+    and the row that was refused is worked once.
+    """
+    world = World()
+
+    def say(*sentences: str) -> None:
+        for sentence in sentences:
+            world.say(sentence)
+
+    say("copy is submitted: read -> write; read is a topic", "the links of copy are made", "P1 is born", "P1 acks")
     peer = KeyedPeer(stage_of(on_timer="m:t"), spend, fails)
     peer.give([row("a", 1)])
 
     def other(row: dict, total: State[str]) -> None: ...
 
+    say("copy is changed", "1 s pass", "the peers that are to give their tasks up do")
+    say("the new links of copy are made", "P1 acks")
     peer.functions = (other, fails_text)
     peer.take_over()
     with pytest.raises(InputError) as caught:
         peer.give([row("a", 2)])
-    assert caught.value.code == "SX-STATE-SHAPE"
+    error, place = failure_of(caught.value), world.state.assignment("P1")
+    world.deliver(TaskFailed(at=world.now, peer="P1", assignment=place.id, error=error, fatal=True))
+    job = world.state.jobs["copy"]
+    assert (job.status, job.suspended, job.error and job.error.code) == ("running", True, "SX-STATE-SHAPE")
+
+    say("copy is changed", "the new links of copy are made", "copy is resumed", "P1 acks")
+    peer.functions = (spend, fails)
+    peer.take_over()
+    peer.give([row("a", 2)])
+    assert (job.suspended, job.error, job.revision) == (False, None, 3)
+    assert [each["total"] for each in peer.results] == [1, 2]
 
 
 def fails_text(timer: Timer, total: State[str]) -> None: ...
