@@ -112,7 +112,8 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     state = changes.state
     error = refusal(event.job, event.spec, state.names.get(event.spec.name))
     if error is None and event.resumes:
-        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs, event.resumes_at, event.replays)
+        told = event.resumes, state.jobs, event.resumes_at, event.replays
+        error = resume_refusal(event.job, event.spec, *told, reshards=state.rules > 3)
     if error is not None:
         changes.refuse(event.job, event.spec, error, event.by)
         return

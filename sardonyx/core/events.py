@@ -81,6 +81,8 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     when the link was made. None: any number."""
     adopts: Adopted | None = None
     """State, of a job that goes on with the states of another one: what the task begins with."""
+    reshards: bool = False
+    """With ``adopts``: the earlier job had another number of partitions, so each shard takes its keys from all shards of that."""
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
