@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from sardonyx.core.changing import Obstacle, not_given_up
 from sardonyx.core.changing_at import bounds_text, leads_to, pending, problems_at, settled, waits_text
 from sardonyx.core.conditions import condition_text, functions_in
+from sardonyx.core.diff_reach import OtherInputs, other_inputs
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
@@ -107,6 +108,8 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the running job can be changed so that rows before a time go the old way, and others the new one, as far as the
     specs tell.
     """
+    other_inputs: list[OtherInputs] = []
+    """The tasks of both versions to which rows of other inputs come, also over paths on which nothing else differs."""
     waits: str = ""
     """If it is being changed at a time, what that waits for, in words."""
     waits_until: str = ""
@@ -216,6 +219,7 @@ class _Comparison:
             ],
             drop=not_given_up(self._old, self._new, ())[0] if self._ways.running else [],
             at_a_time="change" in ways and not self._refused("change") and self._at_a_time(),
+            other_inputs=other_inputs(self._old, self._new),
             waits="" if self._pending is None else waits_text(self._pending),
             waits_until=self._waits_until(),
         )
