@@ -75,7 +75,7 @@ class BatchCommit:
         state = [] if result.planned is None else result.planned.messages
         made = [*messages, *result.letters, *state]
         if self._work.sources is not None:
-            made = saying(made, self._work.stage, self._made_from(batch, result))
+            made = saying(made, self._work.stage, self._made_from(batch, result), self._work.assignment.job)
         return result, made
 
     def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:

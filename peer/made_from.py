@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queues.messages import FROM_HEADER, Outgoing, Records
-from sardonyx.core.batch_origins import Origin, Span, encode
+from sardonyx.core.batch_origins import Origin, Span, encode, writer_of
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import LinkKind, Stage
 
@@ -49,17 +49,22 @@ def origin_of(stage: Stage, batch: Batch, facts: Mapping[str, LinkFacts], rows: 
     return Origin(rows, by, spans)
 
 
-def saying(messages: Sequence[Outgoing | Records], stage: Stage, origin: Origin) -> list[Outgoing | Records]:
+def saying(
+    messages: Sequence[Outgoing | Records], stage: Stage, origin: Origin, job: str
+) -> list[Outgoing | Records]:
     """The messages of a batch, which say what the batch was made from. They are as they were if that would be too long."""
-    text = encode(origin)
-    if text is None:
-        return list(messages)
-    header = FROM_HEADER, text
     topics = {link.topic for link in stage.egress if link.kind in _SAYING}
+    told = {link.topic for link in stage.egress if link.says_its_batch}
+    text = encode(origin)
+    outside = encode(origin, writer_of(job, stage.name)) if told else None
+
+    def said(message: Outgoing | Records) -> bytes | None:
+        if isinstance(message, Records):
+            return outside if message.topic in told else None
+        return text if message.topic in topics and message.value is not None else None
+
     return [
-        message._replace(headers=[*(message.headers or ()), header])
-        if isinstance(message, Outgoing) and message.topic in topics and message.value is not None
-        else message
+        message if (found := said(message)) is None else message._replace(headers=[*(message.headers or ()), (FROM_HEADER, found)])
         for message in messages
     ]
 

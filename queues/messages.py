@@ -32,8 +32,8 @@ FRONT_HEADER = "sx-front"
 partition. See :mod:`sardonyx.core.fronts`."""
 
 FROM_HEADER = "sx-from"
-"""On what a batch writes to links of its job, if the job keeps its lineage: which offsets the batch has read. See
-:mod:`sardonyx.core.batch_origins`."""
+"""On what a batch writes to links of its job, if the job keeps its lineage, and on records of users' topics, if their output has
+``lineage``: which offsets the batch has read. See :mod:`sardonyx.core.batch_origins`."""
 
 STOP_HEADER = "sx-stop"
 """On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
@@ -96,6 +96,8 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+    headers: list[tuple[str, bytes]] | None = None
+    """Of each of them."""
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:

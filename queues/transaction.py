@@ -237,14 +237,14 @@ class TransactionalWriter:
         if isinstance(message, Outgoing):
             topic, value, partition, key, headers = message
             return self._hand_over(topic, value, key, partition, headers)
-        produce, topic = self._producer.client.produce, message.topic
+        produce, topic, headers = self._producer.client.produce, message.topic, message.headers
         try:
             for key, value in message.records:
                 partition = self._empty if key == b"" else -1
                 try:
-                    produce(topic, value, key, partition)
+                    produce(topic, value, key, partition, headers=headers)
                 except (BufferError, KafkaException):  # which of the two it is, is seen again and dealt with there
-                    if not self._hand_over(topic, value, key, partition):
+                    if not self._hand_over(topic, value, key, partition, headers):
                         return False
         finally:
             del produce  # it refers to the client, see `queues.guarded_producer`

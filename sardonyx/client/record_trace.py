@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sardonyx.client.progress import asked, holding, shown
 from sardonyx.client.record_windows import FIXED, windows_in
-from sardonyx.core.batch_origins import decode
+from sardonyx.core.batch_origins import decode, writer_of
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.graph import Graph
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 TELEMETRY = 10.0
 """Seconds to read what peers have told of their batches."""
+YOURS = 10.0
+"""Seconds to read topics of users. They may be long, and in some partitions the job may have written nothing for long."""
 MOST_READ = 20
 """Messages whose rows are looked at, to tell the windows that hold them."""
 
@@ -64,7 +67,7 @@ class BatchOnWay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputOnWay(msgspec.Struct, frozen=True, kw_only=True):
-    """What batches have written to one partition of a link."""
+    """What batches have written to one partition of a link, or of a user's topic whose records say which batch wrote them."""
 
     link: str
     topic: str
@@ -75,6 +78,8 @@ class OutputOnWay(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows they hold."""
     sure: bool
     """Whether what was made of the record is certainly in there: the batches have read no other row."""
+    yours: bool = False
+    """Whether it is a topic of the user's."""
     files: list[str] = []
     """If it is a listing of files: the names of those that are listed there, in the folder of the output."""
 
@@ -165,16 +170,21 @@ def record_trace(
     found = trace_of(job, graph, look, record, end)
     if not graph.lineage:
         return found
+    from queues import marked_topics
     from queues.written import WrittenReader
 
-    with closing(WrittenReader(settings)) as reader:
+    with closing(WrittenReader(settings)) as reader, ExitStack() as stack:
+        yours = cache(lambda: stack.enter_context(closing(WrittenReader(settings, YOURS))))
 
         def read(link: Link, enough: Callable[[Sequence[Written]], bool]) -> dict[int, Seen]:
             partitions = partitions_of(link, look)
             try:
-                return reader.read(link, partitions, enough)
+                if link.owned:
+                    return reader.read(link, partitions, enough)
+                partitions = marked_topics.partitions(settings, link.topic)  # some may have been added
+                return yours().read(link, partitions, enough, writer_of(job, link.source))
             except SetupError as error:
-                if error.code != "SX-KAFKA-DENIED":
+                if error.code not in (["SX-KAFKA-DENIED"] if link.owned else ["SX-KAFKA-DENIED", "SX-KAFKA-REFUSED"]):
                     raise
                 return {number: Seen([], 0, 0, to_end=False, why=error.message) for number in range(partitions)}
 
@@ -338,6 +348,7 @@ def _with_way(task: TaskOnWay, way: TaskWay) -> TaskOnWay:
         OutputOnWay(
             link=each.link.name,
             topic=each.link.topic,
+            yours=not each.link.owned,
             partition=each.partition,
             offsets=stretches(each.offsets),
             rows=each.rows,

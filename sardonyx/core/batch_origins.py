@@ -4,6 +4,9 @@ In a job that keeps its lineage, each block, each entry of a listing of files an
 batch has read that wrote it. So the way of a record is found from link to link: the block that holds it was read by the batch
 whose messages name its offset. Batches of one partition follow each other, so in each partition that a task writes, the offsets
 that messages name of one partition rise.
+
+Records of users' topics say it only if their output is told to (``kafka(..., lineage=True)``). Other programs write to such a
+topic, too, so there the text begins with the job and the task.
 """
 
 from __future__ import annotations
@@ -38,22 +41,35 @@ class Origin(NamedTuple):
         return next((span for link in links for span in self.spans.get(link, ()) if span.partition == partition), None)
 
 
-def encode(origin: Origin) -> bytes | None:
-    """The origin as text, such as ``20 h1-0/812/0 hits.per-user:3:120-480,5:77-90``; None: it would be too long."""
+def writer_of(job: str, task: str) -> str:
+    """Who has written a record of a user's topic: a job's id, and a task of it."""
+    return f"{job}/{task}"
+
+
+def encode(origin: Origin, writer: str = "") -> bytes | None:
+    """The origin as text, such as ``20 h1-0/812/0 hits.per-user:3:120-480,5:77-90``; None: it would be too long.
+
+    Args:
+        origin: of what a batch writes.
+        writer: in a user's topic: as :func:`writer_of` says it, with which the text begins.
+    """
     links = (
         f"{link}:{','.join(f'{span.partition}:{span.start}-{span.end}' for span in spans)}"
         for link, spans in origin.spans.items()
     )
-    text = " ".join([str(origin.rows), origin.by, *links]).encode()
+    text = " ".join([*([writer] if writer else []), str(origin.rows), origin.by, *links]).encode()
     return text if len(text) <= LONGEST else None
 
 
-def decode(text: bytes | None) -> Origin | None:
-    """The reverse of :func:`encode`; None: it says nothing, or a newer release wrote it."""
+def decode(text: bytes | None, writer: str = "") -> Origin | None:
+    """The reverse of :func:`encode`; None: it says nothing, another writer or a newer release wrote it."""
     if text is None:
         return None
     try:
-        rows, by, *links = text.decode().split(" ")
+        first, *words = text.decode().split(" ")
+        if writer and first != writer:
+            return None
+        rows, by, *links = words if writer else [first, *words]
         found = {}
         for each in links:
             link, _, spans = each.partition(":")
@@ -69,4 +85,4 @@ def _span(text: str) -> Span:
     return Span(int(partition), int(start), int(end))
 
 
-__all__ = ["LONGEST", "Origin", "Span", "decode", "encode"]
+__all__ = ["LONGEST", "Origin", "Span", "decode", "encode", "writer_of"]

@@ -96,6 +96,11 @@ class Link(msgspec.Struct, frozen=True):
         return self.kind == "input" and self.options.get("end") == MARKER
 
     @property
+    def says_its_batch(self) -> bool:
+        """Whether this is a user's topic whose records say which batch wrote them."""
+        return self.kind == "output" and bool(self.options.get("lineage"))
+
+    @property
     def has_sentinels(self) -> bool:
         """Whether sentinels mark the end of this link (end positions mark the end of a bound input)."""
         return self.kind in ("internal", "splits")

@@ -195,7 +195,7 @@ class _Walk:
         worked = self._worked(positions, ended=ended)
         if not worked:
             return
-        results = [link for link in stage.egress if link.kind in ("internal", "parts")]
+        results = [link for link in stage.egress if link.kind in ("internal", "parts") or link.says_its_batch]
         states = [link for link in stage.egress if link.kind == "state"]
         found = {link.name: self._written(link, worked) for link in [*states, *(() if holds and states else results)]}
         signs = [sign for seen in found.values() for each in seen for sign in each.messages]
@@ -235,6 +235,8 @@ class _Walk:
     def _outputs(self, results: list[Link], found: Mapping[str, list[_Found]]) -> None:
         way, stage = self._way, self._stage
         for link in results:
+            if link.says_its_batch and link.name not in self._incomplete and not any(e.messages for e in found[link.name]):
+                way.unknown.append(f"whether it is in {link.topic}: no record there says so, as far as they are still there")
             for each in found[link.name]:
                 if each.messages:
                     messages = [message for message, _ in each.messages]
@@ -242,10 +244,10 @@ class _Walk:
                     offsets, rows = [m.offset for m in messages], sum(m.rows for m in messages)
                     files = list(dict.fromkeys(m.file for m in messages if m.file))
                     way.outputs.append(Output(link, each.partition, offsets, rows, sure, files))
-        topics = sorted({link.topic for link in stage.egress if link.kind == "output"})
+        topics = sorted({link.topic for link in stage.egress if link.kind == "output" and not link.says_its_batch})
         if topics:
             way.unknown.append(
-                f"which records of {listed(topics)} it became: topics of yours do not say of which batch they are"
+                f"which records of {listed(topics)} it became: they say it only of an output with lineage=True"
             )
         elif self._other_output:
             way.unknown.append(f"what {stage.last.name} wrote of it: its output does not say of which batch it is")
@@ -366,7 +368,7 @@ def _is_complete(seen: Seen, link: str, partition: int, offsets: Sequence[int]) 
 
 
 def _what_is_missing(link: Link, number: int, seen: Seen) -> str:
-    name = f"{link.name}[{number}]"
+    name = f"{link.name if link.owned else link.topic}[{number}]"
     if seen.why:
         return f"what it has written to {name}: {seen.why}"
     if any(message.origin is None for message in seen.messages):
@@ -374,9 +376,8 @@ def _what_is_missing(link: Link, number: int, seen: Seen) -> str:
     if seen.begins > seen.deleted:
         return f"what it has written to {name} before offset {seen.begins:,}: it was not read in time"
     if seen.deleted:
-        return (
-            f"what it has written to {name} before offset {seen.deleted:,}: it is deleted, since its reader has read it"
-        )
+        why = ", since its reader has read it" if link.owned else ""
+        return f"what it has written to {name} before offset {seen.deleted:,}: it is deleted{why}"
     return f"what it has written to the end of {name}: a transaction there is open"
 
 
