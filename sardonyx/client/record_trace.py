@@ -23,6 +23,7 @@ from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.timing import length
 from sardonyx.core.trace import State, trace
+from sardonyx.state.release import gives_once
 
 if TYPE_CHECKING:
     from sardonyx.client.dead_letters import DeadLetters
@@ -101,7 +102,9 @@ class TaskOnWay(msgspec.Struct, frozen=True, kw_only=True):
     batches: list[BatchOnWay] = []
     """Those that have worked the record, or what was made of it, and have left a sign. Only of a job that keeps its lineage."""
     outputs: list[OutputOnWay] = []
-    """What these batches have written, as far as it is still there: what was made of the record is among it, if anything was."""
+    """What these batches have written, as far as it is still there, and of a task with windows or a join what later ones have
+    while it held the record: what was made of the record is among it, if anything was.
+    """
     dropped: bool = False
     """Whether it is certain that the batches which worked it have written nothing: the function gave nothing for it, no condition
     let it through, or ``on_error`` has it skipped. It is no dead letter."""
@@ -271,6 +274,7 @@ def with_way(
         ended=look.ended,
         holding=holding(graph),
         told=told,
+        done={e.task for e in found.tasks if e.state == "through" and gives_once(graph.stage(e.task).task)},
     )
     by_task = {way.task: way for way in ways}
     tasks = []

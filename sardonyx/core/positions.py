@@ -52,6 +52,7 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     by_link: dict[int, int] | None = None
     front: Front | None = None
     held: tuple[int, Front] | None = None
+    since: tuple[int, ...] | None = None
     ckpt: list[Any] | None = None
     begins: tuple[tuple[int, int], ...] | None = None
     waits: int | None = None
@@ -134,6 +135,8 @@ class Position(NamedTuple):
             text = msgspec.structs.replace(text, waits=self.waits)
         if isinstance(self.told, dict):
             text = msgspec.structs.replace(text, by_link=self.told, format=POSITION_FORMAT)
+        if self.held is not None and self.held.since:
+            text = msgspec.structs.replace(text, since=self.held.since)
         if self.front is not None:
             whole = msgspec.json.encode(_with_fronts(text, self.front, self.held))
             if len(whole) <= LONGEST:
@@ -150,7 +153,7 @@ class Position(NamedTuple):
     def _coarser(self, text: _Metadata, room: int) -> _Metadata:
         """The text with fronts as they find room. What a task states rests on both, so each gets one half."""
         share = max((room - _AROUND_FRONTS) // (1 if self.held is None else 2), _NO_FRONT)
-        held = None if self.held is None else Held(self.held.until, told(self.held.front, share))
+        held = None if self.held is None else self.held._replace(front=told(self.held.front, share))
         return _with_fronts(text, told(self.front or (), share), held)
 
     @classmethod
@@ -170,7 +173,7 @@ class Position(NamedTuple):
         clock = SourceClock(held.seen, held.clock, held.idle)
         heard = None if held.heard is None else Heard(held.heard, held.partial)
         front = None if held.front is None else in_full(held.front)
-        kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]))
+        kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]), held.since or ())
         apart = None if held.ckpt is None else Checkpoints.read(held.ckpt)
         rows = held.told if held.by_link is None else held.by_link
         made = (held.begins, held.waits)
@@ -178,7 +181,7 @@ class Position(NamedTuple):
 
 
 def _with_fronts(text: _Metadata, front: Front, held: Held | None) -> _Metadata:
-    return msgspec.structs.replace(text, front=front, held=held)
+    return msgspec.structs.replace(text, front=front, held=None if held is None else (held.until, held.front))
 
 
 def _unreadable(version: int) -> SetupError:
