@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from queues.client import RECONNECT_MS
+from queues.client import RECONNECT_MS, client_config
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
@@ -80,7 +80,7 @@ class TransactionalWriter:
             "reconnect.backoff.max.ms": RECONNECT_MS,
             "queue.buffering.max.messages": 1_000_000,
             "compression.type": "lz4",
-            **settings.kafka.client(),
+            **client_config(settings),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(self._timeout * 1000),
             "delivery.timeout.ms": int(self._timeout * 1000),

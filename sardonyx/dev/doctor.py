@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from queues.client import client_config
 from queues.connectivity import check_reachable, librdkafka_version, reach_kafka
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
@@ -123,7 +124,7 @@ def _kafka(settings: Settings) -> Finding:
     if not servers:
         return Finding("Kafka", None, "no address is set, so `run` and `dev` start embedded services")
     found = _found("Kafka", lambda: f"{servers} answers, brokers: {reach_kafka(settings)}")
-    level = metadata_version(settings.kafka.client(), settings.kafka.connect_timeout) if found.ok else None
+    level = metadata_version(client_config(settings), settings.kafka.connect_timeout) if found.ok else None
     if level is None or level < LOSES_ENDS:
         return found
     return Finding(
