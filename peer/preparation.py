@@ -245,7 +245,7 @@ def _sinks(
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            form = registry.topic_format(link.options, settings.kafka.schema_registry)
+            form = registry.topic_format(link.options, settings.kafka.registry)
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
             rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks

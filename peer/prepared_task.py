@@ -385,9 +385,8 @@ class PreparedTask:
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(_of_links([link], blocks))
             else:
-                registry_url = self.settings.kafka.schema_registry
                 since, first = self.facts[link.name].since, Partition(link.topic, 0)
-                read = read_topic(link, messages, registry_url, batch, self.runtime.wall(), since)
+                read = read_topic(link, messages, self.settings.kafka.registry, batch, self.runtime.wall(), since)
                 clocks |= read.clocks
                 if read.in_force is not None and len(read.in_force):
                     greatest = max(in_force.greatest, int(read.in_force.max()))
