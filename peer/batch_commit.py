@@ -181,7 +181,7 @@ class BatchCommit:
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()
-            count_batch(job, task, result, self._clock.seconds)
+            count_batch(job, task, result, self._clock.seconds, batch.oldest)
 
             def made_from() -> str:
                 origin = None if self._work.sources is None else encode(self._made_from(batch, result))

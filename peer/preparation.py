@@ -15,6 +15,7 @@ from peer.failed_records import takes_failed
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
 from peer.loops import loop_of
+from peer.peer_metrics import count_retry
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
 from peer.rolling_sink import RollingSink
@@ -142,7 +143,8 @@ def assemble(
     splits = any(link.kind == "splits" for link in stage.ingress)
     isolate = stage.task.on_error.leaves_out or takes_failed(stage)
     load = import_function if code is None else code.load
-    within = _within(spark, stage.task, code, isolate=isolate)
+    retried = partial(count_retry, assignment.job, assignment.task)
+    within = _within(spark, stage.task, code, retried, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
@@ -154,7 +156,7 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=_function(spark, stage, code, isolate=isolate),
+        function=_function(spark, stage, code, retried, isolate=isolate),
         spark=spark,
         sinks=sinks,
         source=_source(spark, stage, code) if splits else None,
@@ -216,21 +218,34 @@ def _task_of_results(task: TaskSpec) -> TaskSpec:
 
 
 def _within(
-    spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool
+    spark: SparkSession | None,
+    task: TaskSpec,
+    code: CodeBundle | None,
+    retried: Callable[[], None],
+    *,
+    isolate: bool,
 ) -> KeyedFunctions | GraphFunctions | None:
     """The functions of a task that run while its state is planned; None: it has none."""
     if task.fn is None or (task.keyed is None and whole_of(task) is None):
         return None
     assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
     if task.keyed is not None:
-        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate, retried=retried)
     return graph_functions.GraphFunctions(spark, task, code)
 
 
-def _function(spark: SparkSession | None, stage: Stage, code: CodeBundle | None, *, isolate: bool) -> Function:
+def _function(
+    spark: SparkSession | None,
+    stage: Stage,
+    code: CodeBundle | None,
+    retried: Callable[[], None],
+    *,
+    isolate: bool,
+) -> Function:
     if spark is None:
         return NoFunction()
-    return apply.TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused)
+    task = _task_of_results(stage.task)
+    return apply.TaskFunction(spark, task, code, isolate=isolate, fused=stage.fused, retried=retried)
 
 
 def _sinks(

@@ -18,8 +18,9 @@ each record in a request of its own, so that what is called refused is nothing b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import structlog
@@ -29,6 +30,7 @@ from queues.client import RECONNECT_MS, client_config
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
+from queues.queue_metrics import ABORTS, TRANSACTION_SECONDS, TRANSACTIONS
 from queues.transaction_errors import (
     ProducerLost,
     RecordsRefused,
@@ -36,6 +38,7 @@ from queues.transaction_errors import (
     RefusedTogether,
     RightMissing,
     TransactionAborted,
+    abort_reason,
     exception_for,
 )
 from sardonyx.core.errors import InternalError, SetupError
@@ -55,6 +58,22 @@ def _untimed(_step: str) -> AbstractContextManager[None]:
 
 _PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
 """librdkafka's names. Both leave records without a key to chance."""
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Count what becomes of the transaction within the block, and measure it."""
+    began = time.perf_counter()
+    try:
+        yield
+    except (ProducerLost, TransactionAborted, RecordsRefused) as error:
+        reason = abort_reason(error)
+        TRANSACTIONS.add(outcome="aborted" if reason else "lost")
+        if reason:
+            ABORTS.add(reason=reason)
+        raise
+    TRANSACTIONS.add(outcome="committed")
+    TRANSACTION_SECONDS.observe(time.perf_counter() - began)
 
 
 class TransactionalWriter:
@@ -148,7 +167,8 @@ class TransactionalWriter:
             raise InternalError("SX-TRANSACTION-EMPTY", "A transaction without positions has no fence.")
         events = self._producer.events
         try:
-            self._write(messages, positions, group_metadata, clock)
+            with _counted():
+                self._write(messages, positions, group_metadata, clock)
         except (ProducerLost, TransactionAborted) as error:
             # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
             refusal = next(iter(events.refusals), None)

@@ -6,12 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
 
 from coordinator.history import reader
 from coordinator.loop import event_log
+from queues.kafka_release import loses_ends
 from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
 from sardonyx.client.job_handle import JobHandle
@@ -20,6 +22,8 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.notes import EpochNote
 from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.certificates import ends
+from sardonyx.runtime.daemon_metrics import CERTIFICATES
 from sardonyx.runtime.settings import Settings
 from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, LiveBatches, NoBatches
@@ -93,7 +97,8 @@ class LiveSource:
             threading.Thread(target=self._follow, daemon=True, name="web log"),
             threading.Thread(target=self._ask, daemon=True, name="web kafka"),
         ]
-        self._meter = LagMeter(self._running, self._lag)
+        CERTIFICATES.follow(partial(ends, settings))
+        self._meter = LagMeter(self._running, self._lag, partial(loses_ends, settings))
         if settings.kafka.bootstrap_servers:
             self._meter.follow()
             self._threads.append(threading.Thread(target=self._meter.run, daemon=True, name="web lag"))
