@@ -53,6 +53,18 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     """How long ago the oldest record of its topic was written; 0 if it holds none; None as above."""
 
 
+class PartitionLag(Lag, frozen=True, kw_only=True):
+    """What is unread in one partition that a task reads."""
+
+    link: str
+    topic: str
+    partition: int
+    committed: int | None = None
+    """The next offset to read, as the task has committed it; None: nothing yet."""
+    end: int | None = None
+    """The offset after the last record that it is to read, of those that are there."""
+
+
 class LinkAudit(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a link between two tasks, as committed; None where they are not known."""
 

@@ -29,6 +29,7 @@ from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, LiveBatches, NoBatches
 from sardonyx.web.book import Book, Words
 from sardonyx.web.lag_meter import JobLag, LagMeter
+from sardonyx.web.partitions import LivePartitions, NoPartitions, Partitions
 from sardonyx.web.rows import Rows
 from sardonyx.web.sight import Sample, Samples, Standing
 from sardonyx.web.targets import Targets
@@ -71,6 +72,11 @@ class LiveSource:
         self._zk = self._client.zk
         self.batches: Batches = (
             LiveBatches(settings) if settings.kafka.bootstrap_servers else NoBatches("the address of Kafka is not set")
+        )
+        self.partitions: Partitions = (
+            LivePartitions(lambda job, spec, task: JobHandle(self._client, job, spec).partitions(task))
+            if settings.kafka.bootstrap_servers
+            else NoPartitions("the address of Kafka is not set")
         )
         self.rows: Rows | str = Rows(self._client) if rows else HIDDEN
         self.actions: Actions | str = Actions(self._client, lambda: self.book)
@@ -134,6 +140,7 @@ class LiveSource:
         with self._lock:
             watched = self._watched.setdefault(job, _Watched())
             watched.until = time.monotonic() + LOOKED_AT
+            watched.samples.worked = self.batches.worked(job)
         self._asking.set()
         return watched.samples
 
