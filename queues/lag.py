@@ -133,9 +133,7 @@ class PartitionBacklog(NamedTuple):
     backlog: Backlog
 
 
-def by_partition(
-    settings: Settings, stage: Stage, job: str, facts: Mapping[str, LinkFacts]
-) -> list[PartitionBacklog]:
+def by_partition(settings: Settings, stage: Stage, job: str, facts: Mapping[str, LinkFacts]) -> list[PartitionBacklog]:
     """Return the backlog of each partition that a task reads, in their order.
 
     Rows of an internal link are estimated where there are many: the exact counts are of the whole link.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -32,14 +31,23 @@ from sardonyx.web.capacity import Capacity, capacity
 from sardonyx.web.differences import LogDiff, log_diff
 from sardonyx.web.film import Film, FilmQuery, Films, page_of
 from sardonyx.web.graph_view import GraphView
+from sardonyx.web.listings import (
+    Found,
+    JobsPage,
+    LogPage,
+    PeersPage,
+    Scale,
+    ScaleMark,
+    cut,
+    following_page,
+    jobs_page,
+)
 from sardonyx.web.overview import (
     ClusterOverview,
     JobOverview,
     cluster_overview,
-    job_lines,
     job_overview,
 )
-from sardonyx.web.listings import Found, JobsPage, LogPage, PeersPage, Scale, ScaleMark
 from sardonyx.web.partitions import PartitionsPage
 from sardonyx.web.problems import no_task
 from sardonyx.web.queries import (
@@ -171,13 +179,7 @@ class Api:
         return cluster_overview(self._book, state, self.source.standing(), self._now(state))
 
     def jobs(self, query: JobsQuery, _parts: Mapping[str, str]) -> JobsPage:
-        lines = [
-            line
-            for line in job_lines(self._state(query.at))
-            if query.status in ("", line.status) and query.name in ("", line.name)
-        ]
-        items, following = _cut(lines, query.after, query.limit, lambda line: line.id)
-        return JobsPage(items, _next("jobs", query, {"after": following} if following else None))
+        return jobs_page(self._book, self._state(query.at), query)
 
     def job(self, query: AtQuery, parts: Mapping[str, str]) -> JobView:
         return self.job_overview(query, parts).job
@@ -212,8 +214,8 @@ class Api:
             for view in views
             if query.state in (None, view.state) and query.host in ("", view.host) and query.job in ("", view.job)
         ]
-        items, following = _cut(fitting, query.after, query.limit, lambda view: view.id)
-        return PeersPage(items, _next("peers", query, {"after": following} if following else None))
+        items, following = cut(fitting, query.after, query.limit, lambda view: view.id)
+        return PeersPage(items, following_page("peers", query, {"after": following} if following else None))
 
     def log(self, query: LogQuery, _parts: Mapping[str, str]) -> LogPage:
         book = self._book
@@ -231,7 +233,7 @@ class Api:
             seen = line.n
             if _fits(line, query):
                 items.append(line)
-        return LogPage(items, book.first, book.last, _next("log", query, following))
+        return LogPage(items, book.first, book.last, following_page("log", query, following))
 
     def entry(self, _query: NoQuery, parts: Mapping[str, str]) -> dict[str, Any]:
         decided, request = self._book.decided(_number(parts["n"]))
@@ -290,7 +292,7 @@ class Api:
         found = self._rows.letters(name, parts["task"], query.first, query.limit + 1)
         items, more = found[: query.limit], found[query.limit :]
         path = f"dead-letters/{name}/{parts['task']}"
-        return LettersPage(items, _next(path, query, {"first": more[0].offset} if more else None))
+        return LettersPage(items, following_page(path, query, {"first": more[0].offset} if more else None))
 
     def letter(self, _query: NoQuery, parts: Mapping[str, str]) -> Stored:
         name, _ = self._asked(parts)
@@ -382,21 +384,6 @@ def _fits(line: Line, query: LogQuery) -> bool:
         and query.kind in ("", line.kind)
         and query.mark in ("", line.mark)
     )
-
-
-def _cut(items: list[Any], after: str, limit: int, key: Callable[[Any], str]) -> tuple[list[Any], str | None]:
-    """A page of a list, and the key after which the next one begins."""
-    keys = [key(item) for item in items]
-    begin = keys.index(after) + 1 if after in keys else 0
-    page = items[begin : begin + limit]
-    return page, key(page[-1]) if page and begin + limit < len(items) else None
-
-
-def _next(path: str, query: msgspec.Struct, moved: Mapping[str, Any] | None) -> str | None:
-    if not moved:
-        return None
-    given = {key: value for key, value in msgspec.to_builtins(query).items() if value not in (None, "")}
-    return f"/api/v1/{path}?{urlencode({**given, **moved})}"
 
 
 ADDRESSES = (

@@ -138,7 +138,6 @@ class KeptBatches:
                 found.append(batch)
             return found[::-1], self._count
 
-
     def worked(self, job: str, now: float) -> dict[str, float]:
         """By task of a job, how many peers the work on its batches has filled in the last seconds before a moment. Tasks of which
         no batch has ended since are left out.

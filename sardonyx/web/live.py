@@ -13,6 +13,7 @@ import structlog
 
 from coordinator.history import reader
 from coordinator.loop import event_log
+from queues.client import client_config
 from queues.kafka_release import loses_ends
 from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
@@ -104,7 +105,8 @@ class LiveSource:
             threading.Thread(target=self._ask, daemon=True, name="web kafka"),
         ]
         CERTIFICATES.follow(partial(ends, settings))
-        self._meter = LagMeter(self._running, self._lag, partial(loses_ends, settings))
+        of_release = partial(loses_ends, client_config(settings), settings.kafka.connect_timeout)
+        self._meter = LagMeter(self._running, self._lag, of_release)
         if settings.kafka.bootstrap_servers:
             self._meter.follow()
             self._threads.append(threading.Thread(target=self._meter.run, daemon=True, name="web lag"))

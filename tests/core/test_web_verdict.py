@@ -88,8 +88,8 @@ def test_rates_are_differences_of_the_last_seconds() -> None:
 
 
 def test_a_task_is_as_busy_as_its_batches_fill_its_peers() -> None:
-    """Not more than always, whatever the clocks of the peers say. Without telemetry it is not known, nor of a task whose batch may
-    still be in hand; where nothing is unread, there is nothing to do.
+    """Not more than always, whatever the clocks of the peers say. Without telemetry it is not known, nor of a task whose batch
+    may still be in hand; where nothing is unread, there is nothing to do.
     """
     samples = Samples()
     assert samples.busy("b", 2, 5) is None

@@ -109,7 +109,7 @@ function label(edge, live) {
   );
 }
 
-const busyUnknown = (live) => (live ? `${UNKNOWN} (its peers tell it with metrics.telemetry)` : UNKNOWN);
+const busyUnknown = (live) => (live ? `${UNKNOWN} (its peers tell it after each batch, with metrics.telemetry)` : UNKNOWN);
 
 /** How long the oldest unread row has waited. */
 const waits = (lag) => (lag.records === 0 ? "0 s" : duration(lag.seconds));
@@ -280,7 +280,7 @@ export function taskPanel(view, name, lags, live, more = null) {
             node.peer_ids.length ? `: ${node.peer_ids.join(", ")}` : "",
           ],
     ],
-    ["busy", node.busy === null ? busyUnknown(live) : `${share(node.busy)} of the time of its peers`],
+    ["busy", node.busy === null ? busyUnknown(live && !node.bound) : `${share(node.busy)} of the time of its peers`],
     ["rows in", `${number(node.rows_in)} (${rate(node.rates.rows_in)})`],
     ["rows out", `${number(node.rows_out)} (${rate(node.rates.rows_out)})`],
     ["dead letters", number(node.dead)],

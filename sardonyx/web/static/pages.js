@@ -186,7 +186,7 @@ function pill(job) {
 export function jobsPage(data) {
   return [
     h("h1", null, "Jobs"),
-    jobsTable(data.items, Date.now() / 1000),
+    jobsTable(data.items, nowOf(data)),
     data.next ? h("p", null, h("button", { type: "button", "data-more": data.next }, "more")) : null,
   ];
 }
