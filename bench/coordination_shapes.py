@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from coordination_world import replaced
 
 from tests.simulation import kafka as simulated_kafka
+from tests.simulation import peer_work
 from tests.simulation.engine import Stuck
 from tests.simulation.plan import Plan, Submission
 from tests.simulation.world import World, instrumented
@@ -204,7 +205,7 @@ class ShapeWorld(World):
 
 def played(name: str, shape: Shape) -> dict[str, Any]:
     """Play one shape; what it came to, with the points of its plot."""
-    with replaced(simulated_kafka, "RECORDS", RECORDS), replaced(simulated_kafka, "BATCH", BATCH):
+    with replaced(simulated_kafka, "RECORDS", RECORDS), replaced(peer_work, "BATCH", BATCH):
         world = ShapeWorld(shape, name)
         began = time.perf_counter()
         tally = world.play()

@@ -31,6 +31,7 @@ from sardonyx.runtime.metrics_server import served
 from sardonyx.runtime.retrying_worker import RetryingWorker
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
+from sardonyx.runtime.this_process import THIS
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
@@ -179,7 +180,8 @@ class Coordinator:
         )
         self.leader = leader
         self.leading.set()
-        leader.lead(self._stop)
+        with THIS.leads(leader.epoch):
+            leader.lead(self._stop)
         log.info("leadership_left", n=leader.state.n)
 
     @property

@@ -89,6 +89,14 @@ ALERTS = (
         f"{_TASK} (increase(sardonyx_task_failures_total[10m])) > 3",
     ),
     Alert(
+        "SardonyxTaskStuck",
+        "peers have worked on a task for 10 minutes without a pause, and committed nothing",
+        "sardonyx job explain JOB",
+        "min by (deployment, sx_job, task) (min_over_time(sardonyx_task_busy_ratio[10m])) > 0.95 unless "
+        f'{_TASK} (increase(sardonyx_task_batches_total{{outcome="committed"}}[10m])) > 0',
+        "10m",
+    ),
+    Alert(
         "SardonyxBatchesDropped",
         "for 10 minutes most batches of a task were not committed",
         "sardonyx job show JOB",
@@ -143,6 +151,18 @@ ALERTS = (
         "histogram_quantile(0.99, sum by (deployment, instance, le) "
         "(rate(sardonyx_zookeeper_request_seconds_bucket[5m]))) > 1",
         "5m",
+    ),
+    Alert(
+        "SardonyxKafkaReleaseBad",
+        "the brokers are of a release that loses the ends of transactions when one restarts",
+        "sardonyx doctor",
+        "max by (deployment) (sardonyx_kafka_loses_ends) > 0",
+    ),
+    Alert(
+        "SardonyxCertificateEnds",
+        "a certificate with which a daemon logs in ends within 14 days",
+        "sardonyx doctor",
+        "sardonyx_certificate_ends_timestamp_seconds - time() < 14 * 86400",
     ),
     Alert(
         "SardonyxSnapshotOld",

@@ -1,6 +1,6 @@
 """Writes what monitors a deployment, from one table each of metrics, panels and alerts: ``python -m deploy.monitoring``.
 
-The metrics are those that the daemons declare. From them come the table in ``docs/metrics.md``, the board for Grafana and the
+The metrics are those that the daemons declare. From them come the table in ``docs/metrics.md``, the boards for Grafana and the
 rules for Prometheus. A test compares the files with what this would write.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from deploy.alerts import ALERTS, Alert
-from deploy.panels import PANELS, Panel
+from deploy.panels import BOARDS, Board, Panel
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
-BOARD = ROOT / "deploy" / "grafana" / "sardonyx.json"
+GRAFANA = ROOT / "deploy" / "grafana"
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 BEGIN, END = "<!-- {}: written by python -m deploy.monitoring -->\n", "<!-- end of {} -->\n"
 
@@ -35,17 +35,24 @@ def table() -> list[Row]:
     """All metrics, those that all have first."""
     from coordinator.loop import leader_metrics
     from peer import peer_metrics
+    from queues import queue_metrics
     from sardonyx.runtime import daemon_metrics
     from sardonyx.runtime.metrics import REGISTRY
     from sardonyx.web import lag_meter
 
-    modules = {"both": daemon_metrics, "peer": peer_metrics, "coordinator": leader_metrics, "web": lag_meter}
+    modules = (
+        ("both", daemon_metrics),
+        ("peer", peer_metrics),
+        ("peer", queue_metrics),
+        ("coordinator", leader_metrics),
+        ("web", lag_meter),
+    )
     of = {}
-    for name, module in modules.items():
+    for name, module in modules:
         named = [*vars(module).values(), *getattr(module, "GAUGES", [])]
         of |= {id(each): name for each in named if each in REGISTRY.families}
     rows = [Row(of[id(family)], family) for family in REGISTRY.families if id(family) in of]
-    return sorted(rows, key=lambda row: list(modules).index(row.of))
+    return sorted(rows, key=lambda row: [name for name, _ in modules].index(row.of))
 
 
 def names_in(expr: str) -> set[str]:
@@ -57,7 +64,7 @@ def files() -> dict[Path, str]:
     """Every file, and what belongs into it."""
     return {
         PAGE: _replaced(_replaced(PAGE.read_text(), "metrics", _metrics()), "alerts", _alerts()),
-        BOARD: json.dumps(_board(), indent=1) + "\n",
+        **{GRAFANA / f"{board.name}.json": json.dumps(_board(board), indent=1) + "\n" for board in BOARDS},
         RULES: _rules(),
     }
 
@@ -111,10 +118,11 @@ def _rule(alert: Alert) -> list[str]:
     ]
 
 
-def _board() -> dict[str, Any]:
+def _board(board: Board) -> dict[str, Any]:
+    chosen = () if board.chosen is None else (board.chosen,)
     return {
-        "title": "Sardonyx",
-        "uid": "sardonyx",
+        "title": board.title,
+        "uid": f"sardonyx-{board.name}",
         "tags": ["sardonyx"],
         "schemaVersion": 39,
         "editable": True,
@@ -124,10 +132,16 @@ def _board() -> dict[str, Any]:
             "list": [
                 {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
                 _variable("deployment", "label_values(sardonyx_build_info, deployment)"),
-                _variable("sx_job", 'label_values(sardonyx_task_rows_total{deployment=~"$deployment"}, sx_job)'),
+                *(
+                    _variable(label, f'label_values({metric}{{deployment=~"$deployment"}}, {label})')
+                    for label, metric in chosen
+                ),
             ]
         },
-        "panels": [_panel(number, panel) for number, panel in enumerate(PANELS)],
+        "panels": [_panel(number, panel) for number, panel in enumerate(board.panels)],
+        "links": [
+            {"type": "dashboards", "tags": ["sardonyx"], "title": "Sardonyx", "asDropdown": True, "keepTime": True}
+        ],
     }
 
 

@@ -1,4 +1,4 @@
-"""The panels of the board for Grafana."""
+"""The boards for Grafana, and their panels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 _D = 'deployment=~"$deployment"'
 _J = f'{_D}, sx_job=~"$sx_job"'
+_I = f'{_D}, instance=~"$instance"'
 _RATE = "[$__rate_interval]))"
 _BY_TASK = "sum by (sx_job, task)"
 
@@ -22,11 +23,22 @@ class Panel:
     exprs: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Board:
+    """A board, which is a file."""
+
+    name: str
+    title: str
+    chosen: tuple[str, str] | None
+    """The label of which the reader chooses values, besides deployments, and a metric that has them all."""
+    panels: tuple[Panel, ...]
+
+
 def _quantile(share: float, metric: str, by: str, which: str) -> str:
     return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{which}}}[$__rate_interval])))"
 
 
-PANELS = (
+_CLUSTER = (
     Panel(
         "Coordinators that lead",
         "One for each deployment. None: nothing is decided, and peers go on with what they have.",
@@ -53,8 +65,63 @@ PANELS = (
         "Virtual peers that a job lacks to go on.",
         "short",
         "{{sx_job}}",
-        (f"sum by (sx_job) (sardonyx_job_missing_peers{{{_J}}})",),
+        (f"sum by (sx_job) (sardonyx_job_missing_peers{{{_D}}})",),
     ),
+    Panel(
+        "Rows in, by job",
+        "Read by committed batches of all tasks.",
+        "rowsps",
+        "{{sx_job}}",
+        (f'sum by (sx_job) (rate(sardonyx_task_rows_total{{{_D}, what="in"}}[$__rate_interval]))',),
+    ),
+    Panel(
+        "Oldest unread row, by job",
+        "On the link of each job on which it has waited the longest.",
+        "s",
+        "{{sx_job}}",
+        (f"max by (sx_job) (sardonyx_link_oldest_unread_seconds{{{_D}}})",),
+    ),
+    Panel(
+        "Failures of tasks, by job",
+        "Reported to the coordinator.",
+        "short",
+        "{{sx_job}}",
+        (f"sum by (sx_job) (increase(sardonyx_task_failures_total{{{_D}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Events decided",
+        "Entries of the coordinator's log in each second, by kind.",
+        "short",
+        "{{kind}}",
+        (f"sum by (kind) (rate(sardonyx_coordinator_events_total{{{_D}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Leader: turn, append, effects, 99th percentile",
+        "How long the leader takes for a turn, for the log and for the tree.",
+        "s",
+        "{{deployment}}",
+        (
+            _quantile(0.99, "sardonyx_coordinator_turn_seconds", "deployment", _D),
+            _quantile(0.99, "sardonyx_coordinator_append_seconds", "deployment", _D),
+            _quantile(0.99, "sardonyx_coordinator_effects_seconds", "deployment", _D),
+        ),
+    ),
+    Panel(
+        "Oldest request in the inbox",
+        "More than a few seconds: the leader does not keep up.",
+        "s",
+        "{{deployment}}",
+        (f"max by (deployment) (sardonyx_coordinator_inbox_oldest_seconds{{{_D}}})",),
+    ),
+    Panel(
+        "Certificates are valid for",
+        "Those with which daemons log in. A daemon reads its certificate when it starts.",
+        "s",
+        "{{instance}} {{setting}}",
+        (f"min by (instance, setting) (sardonyx_certificate_ends_timestamp_seconds{{{_D}}}) - time()",),
+    ),
+)
+_JOB = (
     Panel(
         "Rows in",
         "Read by committed batches.",
@@ -91,6 +158,13 @@ PANELS = (
         (f"max by (sx_job, link) (sardonyx_link_oldest_unread_seconds{{{_J}}})",),
     ),
     Panel(
+        "Delay, 99th percentile",
+        "From when the oldest record of a batch was written until the batch is committed.",
+        "s",
+        "{{sx_job}} {{task}}",
+        (_quantile(0.99, "sardonyx_task_delay_seconds", "sx_job, task", _J),),
+    ),
+    Panel(
         "Event time behind",
         "How far the clock of each task is behind the time of day, in jobs whose inputs have times.",
         "s",
@@ -110,6 +184,13 @@ PANELS = (
         "short",
         "{{sx_job}} {{task}}",
         (f'{_BY_TASK} (rate(sardonyx_task_step_seconds_total{{{_J}, step!="wait"}}[$__rate_interval]))',),
+    ),
+    Panel(
+        "Busy",
+        "Share of the time in which the virtual peers on a task have a batch in hand; near 1: give it more peers.",
+        "percentunit",
+        "{{sx_job}} {{task}}",
+        (f"avg by (sx_job, task) (sardonyx_task_busy_ratio{{{_J}}})",),
     ),
     Panel(
         "Where batches spend their time",
@@ -133,49 +214,124 @@ PANELS = (
         (f"sum by (sx_job, task, code) (increase(sardonyx_task_failures_total{{{_J}}}[$__rate_interval]))",),
     ),
     Panel(
-        "Events decided",
-        "Entries of the coordinator's log in each second, by kind.",
+        "Runs again after an error",
+        "Of functions that had raised, as on_error says.",
         "short",
-        "{{kind}}",
-        (f"sum by (kind) (rate(sardonyx_coordinator_events_total{{{_D}}}[$__rate_interval]))",),
+        "{{sx_job}} {{task}}",
+        (f"{_BY_TASK} (rate(sardonyx_task_retry_runs_total{{{_J}}}[$__rate_interval]))",),
     ),
     Panel(
-        "Leader: turn, append, effects, 99th percentile",
-        "How long the leader takes for a turn, for the log and for the tree.",
-        "s",
-        "{{deployment}}",
-        (
-            _quantile(0.99, "sardonyx_coordinator_turn_seconds", "deployment", _D),
-            _quantile(0.99, "sardonyx_coordinator_append_seconds", "deployment", _D),
-            _quantile(0.99, "sardonyx_coordinator_effects_seconds", "deployment", _D),
-        ),
+        "New clients of Kafka",
+        "How often a task went on with new ones after an error.",
+        "short",
+        "{{sx_job}} {{task}}",
+        (f"{_BY_TASK} (increase(sardonyx_task_rebuilds_total{{{_J}}}[$__rate_interval]))",),
+    ),
+)
+_DAEMON = (
+    Panel(
+        "Virtual peers of each daemon",
+        "By what they have done so far.",
+        "short",
+        "{{instance}} {{state}}",
+        (f"sum by (instance, state) (sardonyx_virtual_peers{{{_I}}})",),
     ),
     Panel(
-        "Oldest request in the inbox",
-        "More than a few seconds: the leader does not keep up.",
+        "Transactions",
+        "Of Kafka, by outcome.",
+        "short",
+        "{{instance}} {{outcome}}",
+        (f"sum by (instance, outcome) (rate(sardonyx_transactions_total{{{_I}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Aborted transactions",
+        "By reason.",
+        "short",
+        "{{instance}} {{reason}}",
+        (f"sum by (instance, reason) (rate(sardonyx_transaction_aborts_total{{{_I}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Transaction, 99th percentile",
+        "From its begin until its commit is confirmed.",
         "s",
-        "{{deployment}}",
-        (f"max by (deployment) (sardonyx_coordinator_inbox_oldest_seconds{{{_D}}})",),
+        "{{instance}}",
+        (_quantile(0.99, "sardonyx_transaction_seconds", "instance", _I),),
+    ),
+    Panel(
+        "Rebalances",
+        "Partitions that groups have given and taken.",
+        "short",
+        "{{instance}} {{kind}}",
+        (f"sum by (instance, kind) (rate(sardonyx_rebalances_total{{{_I}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Rows read ahead",
+        "And not yet worked on.",
+        "short",
+        "{{instance}}",
+        (f"sum by (instance) (sardonyx_reader_buffered_rows{{{_I}}})",),
+    ),
+    Panel(
+        "Tasks with a full buffer",
+        "They read nothing more until a batch is done.",
+        "short",
+        "{{instance}}",
+        (f"sum by (instance) (sardonyx_readers_paused{{{_I}}})",),
+    ),
+    Panel(
+        "Offers of tasks",
+        "By answer.",
+        "short",
+        "{{instance}} {{answer}}",
+        (f"sum by (instance, answer) (rate(sardonyx_offers_total{{{_I}}}[$__rate_interval]))",),
+    ),
+    Panel(
+        "Starts of Spark again",
+        "After its JVM had ended.",
+        "short",
+        "{{instance}}",
+        (f"sum by (instance) (increase(sardonyx_spark_restarts_total{{{_I}}}[$__rate_interval]))",),
     ),
     Panel(
         "ZooKeeper: answer, 99th percentile",
         "Of requests that a daemon waits for.",
         "s",
         "{{instance}}",
-        (_quantile(0.99, "sardonyx_zookeeper_request_seconds", "instance", _D),),
+        (_quantile(0.99, "sardonyx_zookeeper_request_seconds", "instance", _I),),
     ),
     Panel(
         "Memory of the daemons",
         "Without Spark's JVM and its workers, which are processes of their own.",
         "bytes",
         "{{instance}}",
-        (f"process_resident_memory_bytes and on (instance) sardonyx_build_info{{{_D}}}",),
+        (f"process_resident_memory_bytes and on (instance) sardonyx_build_info{{{_I}}}",),
+    ),
+    Panel(
+        "Processor",
+        "Without Spark's JVM and its workers, which are processes of their own.",
+        "short",
+        "{{instance}}",
+        (f"rate(process_cpu_seconds_total[$__rate_interval]) and on (instance) sardonyx_build_info{{{_I}}}",),
+    ),
+    Panel(
+        "Threads",
+        "Of Python, in each daemon.",
+        "short",
+        "{{instance}}",
+        (f"sum by (instance) (sardonyx_threads{{{_I}}})",),
     ),
     Panel(
         "Errors and warnings in the log",
         "Lines in each second.",
         "short",
         "{{instance}} {{level}}",
-        (f'sum by (instance, level) (rate(sardonyx_log_lines_total{{{_D}, level=~"warning|error"}}{_RATE}',),
+        (f'sum by (instance, level) (rate(sardonyx_log_lines_total{{{_I}, level=~"warning|error"}}{_RATE}',),
     ),
 )
+
+BOARDS = (
+    Board("cluster", "Sardonyx", None, _CLUSTER),
+    Board("job", "Sardonyx: jobs", ("sx_job", "sardonyx_task_rows_total"), _JOB),
+    Board("daemon", "Sardonyx: daemons", ("instance", "sardonyx_build_info"), _DAEMON),
+)
+PANELS = tuple(panel for board in BOARDS for panel in board.panels)

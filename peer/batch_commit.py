@@ -22,6 +22,7 @@ from queues.messages import Outgoing, Records
 from sardonyx.core.batch_origins import Origin, encode
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.state.release import holds_rows
 from sardonyx.state.times import InForce
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class BatchCommit:
         state = [] if result.planned is None else result.planned.messages
         made = [*messages, *result.letters, *state]
         if self._work.sources is not None:
-            made = saying(made, self._work.stage, self._made_from(batch, result))
+            work, origin = self._work, self._made_from(batch, result)
+            results = self._made_from(batch, result, held=True) if holds_rows(work.stage.task) else None
+            made = saying(made, work.stage, origin, work.assignment.job, results)
         return result, made
 
     def commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
@@ -168,10 +171,11 @@ class BatchCommit:
         store.commit()
         failpoint("stored")
 
-    def _made_from(self, batch: Batch, result: Result) -> Origin:
-        """What a batch was made from, of a job that keeps its lineage."""
+    def _made_from(self, batch: Batch, result: Result, *, held: bool = False) -> Origin:
+        """What a batch was made from, of a job that keeps its lineage. ``held``: and of rows that its shards held before."""
         work = self._work
-        return origin_of(work.stage, batch, work.facts, result.rows_in, worked_by(work))
+        since = result.planned.since if held and result.planned is not None else None
+        return origin_of(work.stage, batch, work.facts, result.rows_in, worked_by(work), since)
 
     def _committed(self, batch: Batch, result: Result) -> None:
         """After the commit: publish, count, and tell the hooks."""
@@ -181,7 +185,7 @@ class BatchCommit:
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()
-            count_batch(job, task, result, self._clock.seconds)
+            count_batch(job, task, result, self._clock.seconds, batch.oldest)
 
             def made_from() -> str:
                 origin = None if self._work.sources is None else encode(self._made_from(batch, result))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from peer.shards import Planned
 from queues.batch import Batch
-from queues.messages import Outgoing, Records, rows_to
+from queues.messages import Outgoing, Records, rows_over, rows_to
 from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, LinkFacts
@@ -60,10 +60,11 @@ def positions_after(
     known for each partition. ``facts``: of the job's links. ``every``: how far its checkpoints are apart, if it has any.
     """
     positions = dict(batch.positions)
+    sent = rows_over(messages, {link.name for link in stage.in_place})
     if result.planned is not None:
-        first = _positions_of_shards(stage, positions, result, result.planned)
+        first = _positions_of_shards(stage, positions, result, result.planned, sent)
     else:
-        first = _positions_of_rows(stage, positions, batch, result, every)
+        first = _positions_of_rows(stage, positions, batch, result, every, sent)
     written = [rows_to(messages, link.topic) for link in stage.counted]
     numbers = places(stage, facts)
     for partition, before in batch.positions.items():
@@ -74,7 +75,12 @@ def positions_after(
 
 
 def _positions_of_rows(
-    stage: Stage, positions: dict[Partition, Position], batch: Batch, result: Result, every: int | None
+    stage: Stage,
+    positions: dict[Partition, Position],
+    batch: Batch,
+    result: Result,
+    every: int | None,
+    sent: dict[str, int],
 ) -> Partition | None:
     """Count the rows of a batch. Returns the partition that what is written counts on; None: nothing is."""
     exact = {link.topic for link in stage.ingress if link.kind == "internal"}
@@ -84,11 +90,11 @@ def _positions_of_rows(
         read = {partition: rows for partition, rows in batch.rows.items() if partition.topic in exact}
     first = next((p for p in batch.rows if p.topic not in exact), next(iter(batch.rows), None))
     for partition in batch.rows:
-        made = Counts(read.get(partition, 0))
+        made = Counts(read.get(partition, 0), sent={})
         if partition == first:
             rest = result.rows_in - sum(read.values())
-            made = add(made, Counts(rest, result.table.num_rows, result.skipped, len(result.letters)))
-        positions[partition] = positions[partition]._replace(counts=add(positions[partition].counts, made))
+            made = add(made, Counts(rest, result.table.num_rows, result.skipped, len(result.letters), sent=sent))
+        positions[partition] = _counted(positions[partition], made)
     if every is None and any(link.time is not None and link.time.kind == "column" for link in stage.ingress):
         every = MINUTE
     for partition, clock in result.clocks.items():
@@ -103,15 +109,13 @@ def _positions_of_rows(
 
 
 def _positions_of_shards(
-    stage: Stage, positions: dict[Partition, Position], result: Result, planned: Planned
+    stage: Stage, positions: dict[Partition, Position], result: Result, planned: Planned, sent: dict[str, int]
 ) -> Partition | None:
     """The same for a task with state. A partition is not drained before all that is due at its end is out. How far a shard has
     come stands with all its partitions: what a task states is the least of all.
     """
     for partition, rows in planned.rows_in.items():
-        positions[partition] = positions[partition]._replace(
-            counts=add(positions[partition].counts, Counts(rows_in=rows))
-        )
+        positions[partition] = _counted(positions[partition], Counts(rows, sent={}))
     for shard in planned.shards:
         for partition in {Partition(link.topic, shard.partition.number) for link in stage.ingress} & positions.keys():
             position = positions[partition]
@@ -127,9 +131,14 @@ def _positions_of_shards(
     if not planned.shards:
         return None
     first = planned.shards[0].partition
-    made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), planned.dropped)
-    positions[first] = positions[first]._replace(counts=add(positions[first].counts, made))
+    made = Counts(0, result.table.num_rows, result.skipped, len(result.letters), planned.dropped, sent)
+    positions[first] = _counted(positions[first], made)
     return first
+
+
+def _counted(position: Position, made: Counts) -> Position:
+    """A batch that has made nothing changes nothing."""
+    return position if made == Counts(sent={}) else position._replace(counts=add(position.counts, made))
 
 
 def _waiting(position: Position, more: int | None, rows: int) -> int | None:

@@ -18,7 +18,7 @@ from peer.provenance import Provenance
 from peer.sinks import FAILED, Sink, taken
 from queues import dead_letters, shown_rows
 from queues.dead_letters import Letter, Origin
-from queues.messages import Outgoing
+from queues.messages import REFUSED_HEADER, Outgoing
 from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
@@ -83,6 +83,15 @@ def unread(message: Any, failure: Failure) -> Failed:
     return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, value, message.key())
 
 
+def too_large(message: Any) -> Failed | None:
+    """Make a failed record of a message that stands in the place of a row; None: it holds rows. Nobody has kept the row."""
+    said = dict(message.headers() or ()).get(REFUSED_HEADER)
+    if said is None:
+        return None
+    failure = msgspec.json.decode(said, type=Failure)
+    return Failed(Bad(0, "OutputError", 1, failure), origin_of(message, None), "large", None)
+
+
 def unfit(applied: Applied, provenance: Provenance, kind: dead_letters.Kind = "row") -> list[Failed]:
     """Return the rows of a batch for which the task's function raised. ``kind``: whether it read them or made them."""
     rows = applied.bad_rows
@@ -122,7 +131,7 @@ def sort_out(stage: Stage, sinks: Sequence[Sink], records: Sequence[Failed]) -> 
         replace(each, bad=msgspec.structs.replace(each.bad, failure=unquoted(each.bad.failure))) for each in records
     ]
     task = stage.task
-    table = _rows(task.name, records) if takes_failed(stage) else None
+    table = _rows(task.name, records) if stage.takes_failed else None
     rest = list(records)
     if table is not None:
         rest = [record for record, goes in zip(records, taken(sinks, table), strict=True) if not goes]
@@ -185,11 +194,6 @@ def _of_relation(said: dict[str, Any], by: str | None) -> Failure:
 
 
 _ENDED = "the input had ended"
-
-
-def takes_failed(stage: Stage) -> bool:
-    """Whether the task has a failed edge: a link that takes failed records."""
-    return any(link.route.of == "failed" for link in stage.egress)
 
 
 def error_of(record: Failed) -> SardonyxError:

@@ -145,7 +145,7 @@ class Answer(NamedTuple):
     sent: Sequence[Outgoing] = ()
     """What the shard sends to others of the task, in its order."""
     waits: int | None = None
-    """How many rows more than before wait in it for another input, less those that do no longer; None: none ever do."""
+    """By how many more rows wait in it for another input than before; less than 0: fewer wait. None: none ever wait."""
 
 
 class Operator(Protocol):

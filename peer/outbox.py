@@ -16,7 +16,8 @@ def pack(messages: Iterable[Outgoing | Records]) -> bytes | None:
         if isinstance(message, Outgoing):
             single.append(message)
         else:
-            single += [Outgoing(message.topic, value, key=key) for key, value in message.records]
+            topic, headers = message.topic, message.headers
+            single += [Outgoing(topic, value, key=key, headers=headers) for key, value in message.records]
     return msgspec.msgpack.encode(single) if single else None
 
 

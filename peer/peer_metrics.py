@@ -5,8 +5,9 @@ A job is named by its name, without what the client appends to make an id of it:
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from peer.peer_machine import STATES
@@ -55,6 +56,25 @@ LAST_COMMIT = REGISTRY.gauge(
     _TASK,
     most=_TASKS,
 )
+DELAY = REGISTRY.histogram(
+    "sardonyx_task_delay_seconds",
+    "Time from when the oldest record of a committed batch was written to its topic until the commit, by the record's time.",
+    _TASK,
+    (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600),
+    most=_TASKS // 2,
+)
+BUSY = REGISTRY.gauge(
+    "sardonyx_task_busy_ratio",
+    "Share of the last ten seconds in which this daemon's virtual peers on the task had a batch in hand, from 0 to 1.",
+    _TASK,
+    most=_TASKS,
+)
+RETRIES = REGISTRY.counter(
+    "sardonyx_task_retry_runs_total",
+    "How often the function of a task was run again because it had raised, as its on_error says.",
+    _TASK,
+    most=_TASKS,
+)
 FAILURES = REGISTRY.counter(
     "sardonyx_task_failures_total",
     "Failures that peers reported of tasks, by error code. Fatal: the job fails at once.",
@@ -79,7 +99,7 @@ VIRTUAL_PEERS = REGISTRY.gauge(
 SPARK_RESTARTS = REGISTRY.counter("sardonyx_spark_restarts_total", "How often the daemon started Spark again.", most=1)
 
 
-def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float]) -> None:
+def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float], oldest: float | None = None) -> None:
     """Count a committed batch.
 
     Args:
@@ -87,6 +107,7 @@ def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float
         task: name of the task.
         result: what became of the batch's rows.
         seconds: duration of each step.
+        oldest: when its oldest record was written, in seconds since 1970; None: that is not known.
     """
     job = job_name(job)
     BATCHES.add(sx_job=job, task=task, outcome="committed")
@@ -104,6 +125,8 @@ def count_batch(job: str, task: str, result: Result, seconds: Mapping[str, float
     BATCH_SECONDS.observe(sum(seconds.values()) - seconds.get("wait", 0.0), sx_job=job, task=task)
     BATCH_ROWS.observe(result.rows_in, sx_job=job, task=task)
     LAST_COMMIT.set(time.time(), sx_job=job, task=task)
+    if oldest is not None:
+        DELAY.observe(max(time.time() - oldest, 0.0), sx_job=job, task=task)
 
 
 def count_restore(job: str, task: str, seconds: Mapping[str, float]) -> None:
@@ -117,6 +140,11 @@ def count_uncommitted(job: str, task: str, outcome: str) -> None:
     BATCHES.add(sx_job=job_name(job), task=task, outcome=outcome)
 
 
+def count_retry(job: str, task: str) -> None:
+    """Count one more run of a task's function for records that it raised for."""
+    RETRIES.add(sx_job=job_name(job), task=task)
+
+
 def count_failure(job: str, task: str, code: str, *, fatal: bool) -> None:
     """Count a failure of a task that is reported to the coordinator."""
     FAILURES.add(sx_job=job_name(job), task=task, code=code, fatal="yes" if fatal else "no")
@@ -125,3 +153,53 @@ def count_failure(job: str, task: str, code: str, *, fatal: bool) -> None:
 def count_rebuild(job: str, task: str) -> None:
     """Count a task that goes on with new clients of Kafka."""
     REBUILDS.add(sx_job=job_name(job), task=task)
+
+
+_SPAN = 10.0
+"""Seconds over which :data:`BUSY` is averaged; what is longer ago counts less and less."""
+
+
+class Busy:
+    """How much of its time one virtual peer has a batch in hand, in one assignment.
+
+    Args:
+        job: id of the job.
+        task: name of the task.
+        now: seconds on a clock that never goes back.
+    """
+
+    def __init__(self, job: str, task: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.labels = (job_name(job), task)
+        self._now = now
+        self._known = (0.0, now(), False)
+        _AT_WORK[id(self)] = self
+
+    def set(self, busy: bool) -> None:
+        """From now on it has a batch in hand, or has none."""
+        if busy != self._known[2]:
+            self._known = (self.share, self._now(), busy)
+
+    @property
+    def share(self) -> float:
+        """The share of the last seconds. It may be read in any thread."""
+        share, since, busy = self._known
+        kept = math.exp((since - self._now()) / _SPAN)
+        return share * kept + (1 - kept) * busy
+
+    def close(self) -> None:
+        """The assignment is over."""
+        _AT_WORK.pop(id(self), None)
+
+
+_AT_WORK: dict[int, Busy] = {}
+
+
+def _shares() -> dict[tuple[str, ...], float]:
+    """Of each task, the mean of its virtual peers."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for each in list(_AT_WORK.values()):
+        found.setdefault(each.labels, []).append(each.share)
+    return {labels: sum(shares) / len(shares) for labels, shares in found.items()}
+
+
+BUSY.follow(_shares)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from peer.allowed import check_allowed, open_code, takes_code
 from peer.database_keeper import DatabaseKeeper
-from peer.failed_records import takes_failed
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
 from peer.loops import loop_of
+from peer.peer_metrics import count_retry
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
 from peer.rolling_sink import RollingSink
@@ -35,9 +36,9 @@ from sardonyx.core.events import TOO_OLD, LinkFacts
 from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
-from sardonyx.core.positions import Partition, Position, other_topics, recreated
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.source_fronts import Sources
-from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, stateful, whole_of
 from sardonyx.core.state_points import Adopted
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
@@ -49,7 +50,7 @@ from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
 
 if TYPE_CHECKING:
-    from queues import confirmed_end, group_clocks, marked_topics, state_topics, topic_ids
+    from queues import confirmed_end, group_clocks, marked_topics, state_topics
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply
     from spark_tasks import graphs as graph_functions
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
-    topic_ids = lazy_module("queues.topic_ids")
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
     graph_functions = lazy_module("spark_tasks.graphs")
 
@@ -90,30 +90,23 @@ def prepare(
     free_unused(spark)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
-    _check_topics(settings, stage, links.topics)
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
     folder = code_cache / "state"
     return assemble(
-        settings, spark, peer, assignment, graph, links.links, code, state_folder=folder, kept=kept, standby=standby
+        settings,
+        spark,
+        peer,
+        assignment,
+        graph,
+        links.links,
+        code,
+        state_folder=folder,
+        kept=kept,
+        standby=standby,
+        topics=links.topics,
     )
-
-
-def _check_topics(settings: Settings, stage: Stage, known: Mapping[str, str]) -> None:
-    """Check that the topics which a task reads on are those that it has read: it may have had no peer for long.
-
-    Raises:
-        InputError: ``SX-INPUT-RECREATED``.
-    """
-    named = {link.topic: known[link.topic] for link in stage.ingress if link.kind == "input" and link.topic in known}
-    try:
-        now = topic_ids.topic_ids(settings, named) if named else {}
-    except SetupError:  # the reader will meet it, and waits for Kafka
-        return
-    for topic in sorted(other_topics(named, now)):
-        fix = "Submit the job again with the `start=` that you want."
-        raise recreated(topic, f"task {stage.name}", fix, {"task": stage.name, "topic": topic})
 
 
 def assemble(
@@ -129,20 +122,22 @@ def assemble(
     runtime: Runtime = REAL,
     kept: KeptShards[Any] | None = None,
     standby: StandbyShards | None = None,
+    topics: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparedTask:
     """Build a task that is ready to run from its job's data. It needs no cluster (:mod:`sardonyx.testing`).
 
     ``state_topic``: gives the log of a task's state, for its link; None: in Kafka. ``state_folder``: for stores on disk; None:
-    the one for temporary files. ``spark``: None only for a task without functions.
+    the one for temporary files. ``spark``: None only for a task without functions. ``topics``: ids of topics that the job reads.
 
     Raises:
         SardonyxError: the task cannot run here.
     """
     stage = resolved(graph.stage(assignment.task))
     splits = any(link.kind == "splits" for link in stage.ingress)
-    isolate = stage.task.on_error.leaves_out or takes_failed(stage)
+    isolate = stage.isolates
     load = import_function if code is None else code.load
-    within = _within(spark, stage.task, code, isolate=isolate)
+    retried = partial(count_retry, assignment.job, assignment.task)
+    within = _within(spark, stage.task, code, retried, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
@@ -154,7 +149,7 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=_function(spark, stage, code, isolate=isolate),
+        function=_function(spark, stage, code, retried, isolate=isolate),
         spark=spark,
         sinks=sinks,
         source=_source(spark, stage, code) if splits else None,
@@ -184,6 +179,7 @@ def assemble(
         readers={link.name: graph.stage(link.target) for link in stage.egress if link.name in bounds},
         goes_on=goes_on(graph, facts),
         checkpoint_every=graph.checkpoint_every,
+        topics={link.topic: topics[link.topic] for link in stage.ingress if link.topic in topics},
     )
 
 
@@ -216,21 +212,34 @@ def _task_of_results(task: TaskSpec) -> TaskSpec:
 
 
 def _within(
-    spark: SparkSession | None, task: TaskSpec, code: CodeBundle | None, *, isolate: bool
+    spark: SparkSession | None,
+    task: TaskSpec,
+    code: CodeBundle | None,
+    retried: Callable[[], None],
+    *,
+    isolate: bool,
 ) -> KeyedFunctions | GraphFunctions | None:
     """The functions of a task that run while its state is planned; None: it has none."""
     if task.fn is None or (task.keyed is None and whole_of(task) is None):
         return None
     assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
     if task.keyed is not None:
-        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate)
+        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate, retried=retried)
     return graph_functions.GraphFunctions(spark, task, code)
 
 
-def _function(spark: SparkSession | None, stage: Stage, code: CodeBundle | None, *, isolate: bool) -> Function:
+def _function(
+    spark: SparkSession | None,
+    stage: Stage,
+    code: CodeBundle | None,
+    retried: Callable[[], None],
+    *,
+    isolate: bool,
+) -> Function:
     if spark is None:
         return NoFunction()
-    return apply.TaskFunction(spark, _task_of_results(stage.task), code, isolate=isolate, fused=stage.fused)
+    task = _task_of_results(stage.task)
+    return apply.TaskFunction(spark, task, code, isolate=isolate, fused=stage.fused, retried=retried)
 
 
 def _sinks(
@@ -245,11 +254,14 @@ def _sinks(
     load = import_function if code is None else code.load
     for link in stage.egress:
         if link.kind == "output":
-            form = registry.topic_format(link.options, settings.kafka.schema_registry)
+            form = registry.topic_format(link.options, settings.kafka.registry)
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
-            rows = graph.stage(link.target).task.batch_size  # else its small batch_size has no effect on large blocks
-            yield LinkSink(link, facts[link.name].partitions, peer, load, assignment.slot, rows)
+            reader = graph.stage(link.target)
+            rows = reader.task.batch_size  # else its small batch_size has no effect on large blocks
+            leaves_out = reader.isolates and not stateful(reader.task)
+            sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
+            yield LinkSink(link, *sizes, leaves_out=leaves_out)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from peer import gc_policy
 from peer.batch_result import Result
-from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, unfit
+from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, too_large, unfit
 from peer.lifecycle import Hooks
 from peer.loops import Loop
 from peer.position_keeper import PositionKeeper
@@ -34,6 +34,7 @@ from sardonyx.core.link_counts import LinkTally, Positions
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition
 from sardonyx.core.source_fronts import Sources
+from sardonyx.core.topics_anew import other_topics, recreated
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
@@ -41,7 +42,7 @@ from sardonyx.state.times import NOT_KNOWN, InForce
 from spark_tasks.applied import Applied, Function
 
 if TYPE_CHECKING:
-    from queues import audit, group_clocks, totals, unread_rows
+    from queues import audit, group_clocks, topic_ids, totals, unread_rows
     from queues.unread_rows import UnreadRows
     from spark_tasks import read_splits, session, workarounds
     from spark_tasks.graphs import GraphFunctions
@@ -51,6 +52,7 @@ else:  # Kafka's client and Spark: a job that a test runs in its own process nee
     audit, group_clocks, totals, unread_rows = map(
         lazy_module, ("queues.audit", "queues.group_clocks", "queues.totals", "queues.unread_rows")
     )
+    topic_ids = lazy_module("queues.topic_ids")
     read_splits, session, workarounds = map(
         lazy_module, ("spark_tasks.read_splits", "spark_tasks.session", "spark_tasks.workarounds")
     )
@@ -123,6 +125,8 @@ class PreparedTask:
     """Whether its job neither ends by itself nor is being stopped."""
     checkpoint_every: int | None = None
     """How far the checkpoints of its job are apart, in microseconds; None: it has none."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the users' topics that it reads, where they are known."""
 
     def __post_init__(self) -> None:
         self.refused = RefusedRecords(self.stage, self.sinks)
@@ -130,6 +134,17 @@ class PreparedTask:
     def written(self) -> dict[str, int | None]:
         """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
         return totals.written_to(self.settings, self.assignment.job, self.writers, self.facts)
+
+    def check_topics(self) -> None:
+        """Check that the topics are those that the task has read: Kafka may have been away, or the task without a peer, for long.
+
+        Raises:
+            InputError: ``SX-INPUT-RECREATED``.
+        """
+        now = topic_ids.topic_ids(self.settings, self.topics) if self.topics else {}
+        for topic in sorted(other_topics(self.topics, now)):
+            task, fix = self.stage.name, "Submit the job again with the `start=` that you want."
+            raise recreated(topic, f"task {task}", fix, {"task": task, "topic": topic})
 
     def loop_positions(self, loop: Loop) -> dict[str, Positions]:
         """What the stages of its loop have committed: see :func:`queues.totals.loop_positions`."""
@@ -276,6 +291,7 @@ class PreparedTask:
             Failed(loop.bad(index, batch.hops, self.stage.name), origin_of(*rows.provenance.message(index)), "row", row)
             for index, row in enumerate(rows.table.slice(at, 1) for at in range(rows.table.num_rows))
         ]
+        failed += rows.unread
         outside = [sink for sink in self.sinks if not (isinstance(sink, LinkSink) and sink.topic in loop.links)]
         ways = sort_out(self.stage, outside, failed)
         table, planned = rows.table.schema.empty_table(), None
@@ -381,13 +397,15 @@ class PreparedTask:
                 provenance.add(messages, counts, [bad.index for bad in rows.bad])
                 tables.append(_table(rows, read_there.schema))
             elif link.kind == "internal":
+                found = [(message, too_large(message)) for message in messages]
+                failed += [bad for _, bad in found if bad is not None]
+                messages = [message for message, bad in found if bad is None]
                 blocks = [block.decode([message.value()]) for message in messages]
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(_of_links([link], blocks))
             else:
-                registry_url = self.settings.kafka.schema_registry
                 since, first = self.facts[link.name].since, Partition(link.topic, 0)
-                read = read_topic(link, messages, registry_url, batch, self.runtime.wall(), since)
+                read = read_topic(link, messages, self.settings.kafka.registry, batch, self.runtime.wall(), since)
                 clocks |= read.clocks
                 if read.in_force is not None and len(read.in_force):
                     greatest = max(in_force.greatest, int(read.in_force.max()))

@@ -147,7 +147,9 @@ class Roller:
         rolled = self._rolled(merged, chunks)
         entry: list[Outgoing | Records] = [Outgoing(sink.parts.topic, msgspec.json.encode(rolled), 0)]
         if session.work.sources is not None:  # no record comes into the listing by it
-            entry = saying(entry, session.work.stage, Origin(0, worked_by(session.work), {}))
+            entry = saying(
+                entry, session.work.stage, Origin(0, worked_by(session.work), {}), session.work.assignment.job
+            )
         session.write(entry, {sink.parts: first})
         failpoint("rolled")
         self._needed = first

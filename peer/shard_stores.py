@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from peer.operators import Operator, Stores
 from sardonyx.core.stores import is_own
-from sardonyx.state.base import Store
+from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.custom import CustomStore
 from sardonyx.state.memory import MemoryStore
 
@@ -77,4 +78,12 @@ def discard(stores: Stores, folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-__all__ = ["discard", "empty_stores"]
+def growth(store: Store, changes: pa.Table) -> int:
+    """How many more entries a store has after changes."""
+    gone = changes[GONE].combine_chunks()
+    puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
+    new = len(puts) - len(store.read(puts.combine_chunks())[0])
+    return new - len(store.read(removed.combine_chunks())[0])
+
+
+__all__ = ["discard", "empty_stores", "growth"]

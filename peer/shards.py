@@ -13,17 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance, ShardOrigin
 from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
-from peer.shard_stores import discard, empty_stores
+from peer.shard_stores import discard, empty_stores, growth
 from peer.state_keeper import ShardKeeper, StateKeeper, TopicKeeper
 from peer.store_setup import NO_SETUP, StoreSetup
 from peer.window_split import row_times, rows_in
@@ -39,7 +39,6 @@ from sardonyx.core.graph import Link, Stage
 from sardonyx.core.positions import Partition
 from sardonyx.core.source_fronts import HeldRows, Sources
 from sardonyx.core.stores import is_own
-from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.columns import SLICE, with_columns
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
@@ -115,6 +114,10 @@ class Planned(NamedTuple):
     """Where the results came from: a partition, up to an offset."""
     failed: Sequence[Failed] = ()
     """Records that the user's function raised for, in a shard."""
+    since: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    """If the job keeps its lineage, by partition number: the rows that the shard held before came from these offsets on, as
+    :attr:`sardonyx.core.fronts.Held.since`. One that is missing held none.
+    """
 
     @property
     def late_results(self) -> pa.Table | None:
@@ -262,6 +265,7 @@ class Shards:
         lates: list[pa.Table] = []
         failed: list[Failed] = []
         late_rows = 0
+        since: dict[int, tuple[int, ...]] = {}
         for each, answer in zip(asked, self._operator.plan(asked), strict=True):
             shard, first = shards[each.number], firsts[each.number]
             self._check_limit(each, answer.changes)
@@ -280,6 +284,8 @@ class Shards:
                 found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
             before = batch.clocks.get(first, SourceClock()).seen
             closed = before if answer.more else each.clock
+            if (before_it := shard.held.merged) is not None:
+                since[each.number] = before_it.since
             held = self._held(shard, each, batch, closed)
             planned = shard.log.planned
             # What another job would begin with must stand in the log of this one.
@@ -291,7 +297,7 @@ class Shards:
         table = together(results) if results else pa.table({})
         late = together(lates) if lates else None
         self._is_sound = True
-        return found._replace(results=table, late=late, late_rows=late_rows, failed=failed)
+        return found._replace(results=table, late=late, late_rows=late_rows, failed=failed, since=since)
 
     def close(self) -> None:
         """The assignment is over: leave the shards to the process for a moment, or give memory and files back. After an error
@@ -329,7 +335,8 @@ class Shards:
         if until is not None:
             places = {Partition(self._links[read.link].topic, asked.number) for read in asked.reads}
             fronts = [sources.stated_in(place.topic, batch.before[place]) for place in places]
-            came = Held(until, least(fronts, len(sources)))
+            since = tuple(batch.started[place] or 0 for place in self._partitions(asked.number))
+            came = Held(until, least(fronts, len(sources)), since)
         return shard.held.after(came, closed)
 
     def _kept_apart(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch) -> PlannedCheckpoints | None:
@@ -470,7 +477,7 @@ class Shards:
         limit, stores = self._operator.state_limit, asked.stores
         if limit is None or len(stores) + sum(table.num_rows for table in changes.values()) <= limit:
             return
-        entries = len(stores) + sum(_growth(stores.all[name], table) for name, table in changes.items())
+        entries = len(stores) + sum(growth(stores.all[name], table) for name, table in changes.items())
         if entries > limit:
             raise FunctionError(
                 "SX-STATE-LIMIT",
@@ -478,14 +485,6 @@ class Shards:
                 cause=self._operator.entries,
                 fix="raise `state_limit=`, give the job more `partitions=`, or keep less: shorter windows, a `ttl=`, fewer keys",
             )
-
-
-def _growth(store: Store, changes: pa.Table) -> int:
-    """How many more entries a store has after changes."""
-    gone = changes[GONE].combine_chunks()
-    puts, removed = changes.filter(pc.invert(gone))[KEY], changes.filter(gone)[KEY]
-    new = len(puts) - len(store.read(puts.combine_chunks())[0])
-    return new - len(store.read(removed.combine_chunks())[0])
 
 
 def _memory(shard: _Shard) -> int | None:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from queues.messages import (
     JOB_HEADER,
     LINK_HEADER,
     OF_HEADER,
+    REFUSED_HEADER,
     ROWS_HEADER,
     SENTINEL_HEADER,
     STOP_HEADER,
@@ -33,6 +35,7 @@ from sardonyx.connectors.base import Output, TopicFormat
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import Bounds
+from sardonyx.runtime.secret_values import unquoted
 from sardonyx.state.times import NOT_KNOWN, InForce, Mask
 
 FAILED = pa.schema(
@@ -207,15 +210,25 @@ class LinkSink:
         load: finds the functions that the link's route and grouping name.
         first: the partition that gets the first block.
         rows: largest number of rows in one block.
+        leaves_out: whether a row that is too large for a message is a bad record of the next task. Otherwise it is an error.
 
     Raises:
         FunctionError: such a function cannot be imported, or its annotation does not say what it takes.
     """
 
     def __init__(
-        self, link: Link, partitions: int, writer: str, load: Load, first: int = 0, rows: int | None = None
+        self,
+        link: Link,
+        partitions: int,
+        writer: str,
+        load: Load,
+        first: int = 0,
+        rows: int | None = None,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         self._rows = rows
+        self._leaves_out = leaves_out
         self.topic = link.topic
         self._link = link
         self._partitions = partitions
@@ -242,19 +255,21 @@ class LinkSink:
                     yield self._message(item, partition, rows_in(part.slice(start, item.rows)))
                     start += item.rows
         elif self._grouping is None:
-            for item in block.encode(rows, max_rows=self._rows):
+            for item in block.encode(rows, max_rows=self._rows, leave_out=self._leaves_out):
                 yield self._message(item, next(self._next) % self._partitions)
         elif rows.num_rows:
             # A task that relates rows by their times judges each by the clock before it.
             clocks = None if self._link.row_time is None else in_force.of_rows
             for partition, part, known in self._grouping.split(rows, self._partitions, clocks):
-                for item in block.encode(part, max_rows=self._rows, clocks=known):
+                for item in block.encode(part, max_rows=self._rows, clocks=known, leave_out=self._leaves_out):
                     yield self._message(item, partition)
 
     def _message(self, item: block.Block, partition: int, of: int | None = None) -> Outgoing:
         headers = [(ROWS_HEADER, str(item.rows).encode()), (WRITER_HEADER, self._writer.encode())]
         if of is not None:
             headers.append((OF_HEADER, str(of).encode()))
+        if item.refused is not None:
+            headers.append((REFUSED_HEADER, msgspec.json.encode(unquoted(item.refused.to_failure()))))
         return Outgoing(self._link.topic, item.value, partition, headers=headers)
 
     def committed(self) -> None:
@@ -291,6 +306,7 @@ class TopicSink:
         self._job = job
         self._partitions = partitions
         self.topic = link.topic
+        self._name = link.name
         self._format = form
         self._filter = EdgeFilter(link, load)
         self.takes = self._filter.takes
@@ -304,7 +320,7 @@ class TopicSink:
     ) -> Iterator[Outgoing | Records]:
         rows = self._filter.rows(results, failed, late)
         if rows.num_rows:  # a table without rows may lack columns, and so the key
-            yield Records(self.topic, self.records(rows))
+            yield Records(self.topic, self.records(rows), link=self._name)
 
     def records(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the record of each row."""

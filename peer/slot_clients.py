@@ -41,8 +41,11 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         store: what keeps the task's positions beside Kafka, if anything does.
 
     Raises:
+        InputError: ``SX-INPUT-RECREATED``: a topic that the task reads on was deleted and created again.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-DENIED``.
         ProducerLost: the broker does not let the writer in.
     """
+    work.check_topics()
     links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
     recover = None if store is None else store.recover
     reader = Reader(

@@ -26,6 +26,7 @@ from sardonyx.core.spec import whole_of
 from sardonyx.core.state_points import Adopted
 from sardonyx.runtime.clock import Runtime
 from sardonyx.state.adopted import AdoptedState
+from sardonyx.state.resharding import share_of
 
 if TYPE_CHECKING:
     from spark_tasks.graphs import GraphFunctions
@@ -67,7 +68,9 @@ def shards_of(
     elif state is not None:
         adopts = None
         if adopted is not None:
-            adopts = AdoptedState(adopted, state_topic(replace_fields(state, topic=adopted.topic)))
+            known = facts[state.name]
+            share = share_of(stage.task, known.partitions) if known.reshards else None
+            adopts = AdoptedState(adopted, state_topic(replace_fields(state, topic=adopted.topic)), share)
         changes = stage.task.graph is not None and stage.task.graph.window is not None
         truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None)
     else:

@@ -37,7 +37,7 @@ from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped
 from peer.input_split import InputSplitter
-from peer.peer_metrics import count_failure, count_rebuild, count_uncommitted
+from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
@@ -100,6 +100,7 @@ class TaskLoop:
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.batch_size
         self._idle_since = time.monotonic()
+        self._busy = Busy(self._job, self._task)
         store = self.session.store
         self._by_shard = store is not None and store.publishes_first
         """Whether a batch, and so what it owes to Kafka, is of one shard: another peer may have each of them next."""
@@ -118,11 +119,11 @@ class TaskLoop:
                     self.session.open()
                     while not self.session.over:
                         self.step()
-                        self._handle.in_hand = None
+                        self._no_batch()
                 except Exception as error:  # noqa: BLE001 (dealt with below, see `queues.guarded_producer`)
                     reason = error
                 finally:
-                    self._handle.in_hand = None
+                    self._no_batch()
                     self.session.close()  # before anything else: otherwise its partitions would wait with us
                 if reason is not None:
                     if self._policy(reason, may_restart=True) is not Reaction.RESTART:
@@ -135,6 +136,7 @@ class TaskLoop:
         except Exception as error:  # noqa: BLE001 (whatever it is, the coordinator must hear of it)
             self._end(error)
         finally:
+            self._busy.close()
             self._roller.close()
             self._pressure.close()
             self._work.abandon()
@@ -196,7 +198,7 @@ class TaskLoop:
             self._drop(pause)
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
-        """Have a batch move all partitions whose keys are in one shard with its own, or with one that has more to do."""
+        """Have a batch also move the positions of partitions that share a shard with its own, or with those in ``pending``."""
         shards = self._work.shards
         if shards is not None and not self.session.reader.add(batch, shards.together([*batch.positions, *pending])):
             raise BatchDropped("the group has not given all partitions of its keys to this peer")
@@ -204,7 +206,12 @@ class TaskLoop:
     def _begin(self, batch: Batch) -> None:
         """From here on the batch takes its time."""
         self.session.clock.start()
+        self._busy.set(True)
         self._handle.in_hand = BatchInHand(self._work.assignment.id, sum(batch.rows.values()), time.time())
+
+    def _no_batch(self) -> None:
+        self._handle.in_hand = None
+        self._busy.set(False)
 
     def _uncommitted(self, outcome: Outcome, cause: str) -> None:
         count_uncommitted(self._job, self._task, outcome)

@@ -20,6 +20,7 @@ from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
 from sardonyx.core.timing import TimeSpec
+from sardonyx.runtime.settings_sections import SchemaRegistry
 from sardonyx.state.times import Times
 
 
@@ -40,7 +41,7 @@ class TopicRows:
 def read_topic(
     link: Link,
     messages: Sequence[Any],
-    registry_url: str | None,
+    known: SchemaRegistry,
     batch: Batch,
     now: float,
     since: int | None = None,
@@ -50,7 +51,7 @@ def read_topic(
     Args:
         link: the topic.
         messages: those of the batch on this link.
-        registry_url: the schema registry, if there is one.
+        known: the schema registry of the settings.
         batch: says which partitions the messages came from, and the clocks before them.
         now: seconds since 1970, by this machine.
         since: rows before this time are left out (:attr:`sardonyx.core.events.LinkFacts.since`), as are those of times that the
@@ -60,13 +61,13 @@ def read_topic(
         InputError: the records do not have the format that the job declares.
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
     """
-    read = (_letters if _holds_letters(link) else _records)(link, messages, registry_url)
+    read = (_letters if _holds_letters(link) else _records)(link, messages, known)
     return read if link.time is None else _timed(link, link.time, messages, read, batch, now, since)
 
 
-def _records(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
+def _records(link: Link, messages: Sequence[Any], known: SchemaRegistry) -> TopicRows:
     values, keys = [message.value() for message in messages], [message.key() for message in messages]
-    decoded = registry.topic_format(link.options, registry_url).decode(values, keys)
+    decoded = registry.topic_format(link.options, known).decode(values, keys)
     if not decoded.bad:
         return TopicRows(decoded.table, messages, [])
     unreadable = dict(decoded.bad)
@@ -103,11 +104,10 @@ def _holds_letters(link: Link) -> bool:
     return link.options.get("format") == LETTERS_FORMAT
 
 
-def _letters(link: Link, messages: Sequence[Any], registry_url: str | None) -> TopicRows:
+def _letters(link: Link, messages: Sequence[Any], known: SchemaRegistry) -> TopicRows:
     """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
     formats = {
-        topic: registry.topic_format(options, registry_url)
-        for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
+        topic: registry.topic_format(options, known) for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
     }
     tables: list[pa.Table] = []
     good: list[Any] = []

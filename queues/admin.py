@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from queues import committed
 from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, within
 from queues.awaited_topics import await_topics, refuse_missing
-from queues.client import CLIENT_LOG, Message
+from queues.client import CLIENT_LOG, Message, client_config
 from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
 from queues.denied import is_denial
 from queues.marked_topics import refuse_compacted
@@ -421,7 +421,7 @@ def positions(
         return {}
     isolation = "read_committed" if stable else "read_uncommitted"
     consumer = Consumer(
-        {**settings.kafka.client(), "group.id": group, "enable.auto.commit": False, "isolation.level": isolation},
+        {**client_config(settings), "group.id": group, "enable.auto.commit": False, "isolation.level": isolation},
         logger=CLIENT_LOG,
     )
     began = time.monotonic()

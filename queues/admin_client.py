@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from queues import committed
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable, refused_setting
 from queues.denied import denied, is_denial
 from sardonyx.core.errors import SetupError
@@ -40,7 +40,7 @@ def _client_for(config: tuple[tuple[str, Any], ...]) -> AdminClient:
 def admin_client(settings: Settings) -> AdminClient:
     """The process's one client for this cluster. Raises ``SX-CONFIG-VALUE`` if librdkafka does not take a setting."""
     try:
-        return _client_for(tuple(sorted(settings.kafka.client().items())))
+        return _client_for(tuple(sorted(client_config(settings).items())))
     except KafkaException as error:
         raise refused_setting(settings) or error from error
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, failed
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import kafka_unreachable
 from queues.messages import rows_counted
 from sardonyx.core import link_counts
@@ -175,7 +175,7 @@ class _Scan:
         """Offset and rows of messages that came, and are not asked for yet."""
         self._consumer = Consumer(
             {
-                **settings.kafka.client(),
+                **client_config(settings),
                 "group.id": f"{settings.deployment}.nobody",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

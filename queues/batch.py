@@ -53,6 +53,16 @@ class Batch:
     outbox: list[Outgoing] = field(default_factory=list)
     """Messages that an earlier batch still had to write: only the output's own transaction of it was committed."""
 
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest record was written, in seconds since 1970, by the time that it has in Kafka; None: none has any.
+
+        Of each topic the first record counts: they come in the order in which they were written, but for those of the partitions
+        beside.
+        """
+        times = (messages[0].timestamp()[1] for messages in self.messages.values() if messages)
+        return min((milliseconds / 1000 for milliseconds in times if milliseconds > 0), default=None)
+
 
 class StartingPoint(NamedTuple):
     """Where reading of a partition begins, and what is left to do there."""

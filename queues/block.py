@@ -25,8 +25,9 @@ TARGET_BYTES = 1 << 20
 It is large enough to keep the cost per message small, and small enough to spread rows over partitions.
 """
 
-FORMAT = 1
-"""Version of the form of a block. Blocks of version 1 do not say it; later ones say it in the metadata of their schema."""
+FORMAT = 2
+"""Version of the form of a block. Blocks of version 1 do not say it; later ones say it in the metadata of their schema. One
+of version 2 holds nothing, and stands in the place of a row that is too large."""
 
 _FORMAT_KEY = b"sx-format"
 _CLOCKS_KEY = b"sx-clocks"
@@ -46,6 +47,8 @@ class Block(NamedTuple):
 
     value: bytes
     rows: int
+    refused: OutputError | None = None
+    """Why it stands in the place of a row, and holds nothing."""
 
 
 def encode(
@@ -55,6 +58,7 @@ def encode(
     *,
     max_row: int | None = None,
     clocks: Clocks | None = None,
+    leave_out: bool = False,
 ) -> list[Block]:
     """Cut a table into blocks, in order. An empty table gives no block.
 
@@ -64,6 +68,7 @@ def encode(
         max_rows: the batch size of the task that reads the blocks, because a reader takes whole blocks.
         max_row: bytes of a block with one row; None: ``max_bytes``.
         clocks: the clock in force before each row, for readers that judge each row by its own; None: blocks do not say it.
+        leave_out: whether a block that holds nothing takes the place of a single row that does not fit.
 
     Raises:
         OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit.
@@ -84,7 +89,10 @@ def encode(
             middle = start + piece.num_rows // 2
             cuts[:0] = [(start, middle), (middle, stop)]
         else:
-            raise record_too_large(len(value), max_row or max_bytes, piece.to_pylist()[0])
+            error = record_too_large(len(value), max_row or max_bytes, piece.to_pylist()[0])
+            if not leave_out:
+                raise error
+            blocks.append(Block(_NOTHING, 1, error))
     return blocks
 
 
@@ -126,7 +134,7 @@ def record_too_large(size: int, limit: int, record: object) -> OutputError:
 
 def _read(value: bytes) -> pa.Table:
     stream = pa.ipc.open_stream(value, options=_ALONE[1] if len(value) <= _SMALL else None)
-    refuse_newer("rows", int((stream.schema.metadata or {}).get(_FORMAT_KEY, FORMAT)), FORMAT)
+    refuse_newer("rows", int((stream.schema.metadata or {}).get(_FORMAT_KEY, 1)), FORMAT)
     return stream.read_all()
 
 
@@ -143,3 +151,7 @@ def _to_ipc(table: pa.Table) -> bytes:
         for batch in table.combine_chunks().to_batches():
             stream.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+_NOTHING = _to_ipc(pa.table({}).replace_schema_metadata({_FORMAT_KEY: b"2"}))
+"""A block that stands in the place of a row."""

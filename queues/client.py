@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from confluent_kafka import Message
 
-__all__ = ["CLIENT_LOG", "RECONNECT_MS", "Message"]
+from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.this_process import THIS
+
+__all__ = ["CLIENT_LOG", "RECONNECT_MS", "Message", "client_config"]
 
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the Kafka client logs. At warning its lines are mostly about reconnects, which it deals with by itself."""
@@ -14,3 +18,12 @@ CLIENT_LOG = logging.getLogger("librdkafka")
 RECONNECT_MS = 1000
 """The most milliseconds between attempts to reach a broker that is away. With the client's own ten seconds a task would stand
 still for longer than a broker takes to restart."""
+
+
+def client_config(settings: Settings) -> dict[str, Any]:
+    """With what every client of Kafka begins: the settings, and a name by which brokers tell whose it is. It is a new dict.
+
+    The name is the process's, and not a virtual peer's: brokers keep figures of each name, and virtual peers come and go. A
+    setting ``kafka.client.id`` takes its place.
+    """
+    return {"client.id": THIS.client_id(settings.deployment), **settings.kafka.client()}

@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 
 from queues import topic_log
 from queues.admin_client import CALL, admin_client
+from queues.client import client_config
 from queues.connectivity import kafka_unreachable
 from queues.guarded_producer import GuardedProducer
 from queues.transaction_errors import ProducerLost, TransactionAborted
@@ -76,7 +77,7 @@ def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[i
 
     timeout = settings.peer.transaction_timeout
     config = {
-        **settings.kafka.client(),
+        **client_config(settings),
         # One id for each topic: who comes after a client that died ends the transaction that it left open.
         "transactional.id": f"{settings.deployment}/ends/{topic}",
         "transaction.timeout.ms": int(timeout * 1000),

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, libversion
 from confluent_kafka.admin import AdminClient
 
+from queues.client import client_config
 from queues.denied import LOGIN, login_denied
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.addresses import why_unreachable
@@ -53,7 +54,7 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
     servers = settings.kafka.bootstrap_servers or ""
     heard = Collected(_DECORATION)
     try:
-        return kafka_brokers(settings.kafka.client(), timeout=settings.kafka.connect_timeout, logger=heard.logger)
+        return kafka_brokers(client_config(settings), timeout=settings.kafka.connect_timeout, logger=heard.logger)
     except KafkaException as error:
         reason = error.args[0]
         if refusal := refused_setting(settings):
@@ -75,7 +76,7 @@ def reach_kafka(settings: Settings, *, explain: bool = True) -> int:
 def refused_setting(settings: Settings) -> SetupError | None:
     """The error ``SX-CONFIG-VALUE``: librdkafka does not take a setting below ``kafka.``; None if it takes all."""
     try:
-        AdminClient({**settings.kafka.client(), "bootstrap.servers": ""}, logger=Collected(_DECORATION).logger)
+        AdminClient({**client_config(settings), "bootstrap.servers": ""}, logger=Collected(_DECORATION).logger)
     except KafkaException as error:
         return SetupError(
             "SX-CONFIG-VALUE",
@@ -130,7 +131,7 @@ def check_login(settings: Settings) -> None:
 
 def _login_refused(settings: Settings) -> str:
     """Why the brokers do not accept the credentials; empty if they do, or do not answer."""
-    client = settings.kafka.client()
+    client = client_config(settings)
     if not any(key.startswith("sasl.") for key in client):
         return ""
 

@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from queues import admin, committed
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from sardonyx.core.graph import Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.background import BackgroundThread
@@ -82,7 +82,7 @@ class GroupClocks:
     def _ask(self) -> Answer | None:
         """On the thread. An answer that does not come is asked for again: until then the clock stays where it is."""
         if self._consumer is None:
-            config = {**self._settings.kafka.client(), "group.id": self._group, "enable.auto.commit": False}
+            config = {**client_config(self._settings), "group.id": self._group, "enable.auto.commit": False}
             self._consumer = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=CLIENT_LOG)
         found = committed.ask(self._consumer, self._places, _PATIENCE, _PATIENCE)
         if isinstance(found, KafkaError):

@@ -67,9 +67,9 @@ class ProducerEvents:
         """When a connection last broke, or could not be made, since positions were last sent."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Keep what the broker says of a message that it refuses. That a message was thrown away is not a reason.
+        """Keep what the broker says of a message that it refuses. Messages that were thrown away for another reason do not count.
 
-        All messages of a request may be refused for one of them, without a word for which.
+        A broker may refuse all messages of a request because of one of them, and does not say which.
         """
         if error is None or error.code() in _THROWN_AWAY or len(self.refusals) == _MOST_KEPT:
             return

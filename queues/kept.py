@@ -17,7 +17,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import topic_log
 from queues.admin_client import admin_client
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
 
@@ -92,7 +92,7 @@ def _fronts(settings: Settings, starts: Mapping[Partition, int]) -> dict[Partiti
         return fronts
     consumer = Consumer(
         {
-            **settings.kafka.client(),
+            **client_config(settings),
             "group.id": f"{settings.deployment}.nobody",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

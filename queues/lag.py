@@ -11,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from queues import admin, topic_log
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.messages import CLOCK_HEADER, DUE_HEADER, SENTINEL_HEADER, is_marker, rows_counted
 from sardonyx.core import link_counts
 from sardonyx.core.events import Counts, LinkFacts
@@ -120,6 +121,53 @@ def lag(
     return found
 
 
+class PartitionBacklog(NamedTuple):
+    """The unread part of one partition of a link."""
+
+    link: str
+    place: Partition
+    committed: int | None
+    """The next offset to read, as the reader has committed it; None: nothing yet."""
+    end: int
+    """The offset after the last record that is to be read, of those that could be read by now."""
+    backlog: Backlog
+
+
+def by_partition(settings: Settings, stage: Stage, job: str, facts: Mapping[str, LinkFacts]) -> list[PartitionBacklog]:
+    """Return the backlog of each partition that a task reads, in their order.
+
+    Rows of an internal link are estimated where there are many: the exact counts are of the whole link.
+
+    Args:
+        settings: connection to Kafka.
+        stage: the task, which is not complete.
+        job: id of the job, whose links must exist.
+        facts: the facts of the links, by link name.
+
+    Raises:
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    places = _places(stage.ingress, admin.topics(settings))
+    held = admin.positions(settings, stage.group(settings.deployment, job), places, stable=False)
+    ends = topic_log.stable_ends(settings, places)
+    of = {link.topic: link for link in stage.ingress}
+    unread = {
+        place: unscanned(place.number, facts[of[place.topic].name], held[place], ends[place]) for place in sorted(held)
+    }
+    now = time.time()
+    seen = _look(settings, {place: FrontScan(of[place.topic], range_, _MOST) for place, range_ in unread.items()})
+    return [
+        PartitionBacklog(
+            of[place.topic].name,
+            place,
+            None if (position := held[place]) is None else position.offset,
+            range_.end,
+            estimate_backlog([seen[place]], now, blocks=of[place.topic].kind == "internal"),
+        )
+        for place, range_ in unread.items()
+    ]
+
+
 def _told(
     settings: Settings,
     stage: Stage,
@@ -180,7 +228,7 @@ def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
     deadline = time.monotonic() + _LOOK
     consumer = Consumer(
         {
-            **settings.kafka.client(),
+            **client_config(settings),
             "group.id": f"{settings.deployment}.nobody",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

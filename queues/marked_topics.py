@@ -1,4 +1,4 @@
-"""Topics of users that hold end markers: which of them cannot, and to which partitions a job writes them."""
+"""Topics of users to which a job writes: how many partitions they have now, and which cannot hold end markers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def partitions(settings: Settings, topic: str) -> int:
     """How many partitions a topic has now. A user may have added some since the job was planned.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``. A marker must not be left out in silence.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``, ``SX-KAFKA-DENIED``. A marker must not be left out in
+            silence.
     """
     began = time.monotonic()
     try:

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from confluent_kafka.admin import ConsumerGroupDescription
 
 from queues.admin_client import NEVER, admin_client
-from queues.client import CLIENT_LOG, RECONNECT_MS
+from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.background import BackgroundThread
@@ -115,7 +115,7 @@ def remove_static_member(settings: Settings, group: str, member: str, links: Col
     came: list[list[TopicPartition]] = []
     consumer = Consumer(
         {
-            **settings.kafka.client(),
+            **client_config(settings),
             **as_member(settings, group, member, links),
             "enable.auto.commit": False,
         },
@@ -234,7 +234,7 @@ def open_consumer(settings: Settings, group: str, member: str, links: Collection
             "reconnect.backoff.max.ms": RECONNECT_MS,
             "queued.max.messages.kbytes": 32_768,
             "fetch.queue.backoff.ms": 20,  # when that is full: by default the client waits 1 s, and we run dry
-            **settings.kafka.client(),
+            **client_config(settings),
             **as_member(settings, group, member, links),
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

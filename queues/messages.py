@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ ROWS_HEADER = "sx-rows"
 
 OF_HEADER = "sx-of"
 """On messages whose rows are combined: how many rows went in. All counts are of those; messages without it count their rows."""
+
+REFUSED_HEADER = "sx-refused"
+"""On messages of internal links that stand in the place of a row that is too large for one: the failure, as JSON."""
 
 DUE_HEADER = "sx-due"
 """On splits of a paced input: the earliest time to read them, in seconds since 1970, by the reader's clock."""
@@ -32,8 +36,8 @@ FRONT_HEADER = "sx-front"
 partition. See :mod:`sardonyx.core.fronts`."""
 
 FROM_HEADER = "sx-from"
-"""On what a batch writes to links of its job, if the job keeps its lineage: which offsets the batch has read. See
-:mod:`sardonyx.core.batch_origins`."""
+"""On what a batch writes to links of its job, if the job keeps its lineage, and on records of users' topics, if their output has
+``lineage``: which offsets the batch has read. See :mod:`sardonyx.core.batch_origins`."""
 
 STOP_HEADER = "sx-stop"
 """On a sentinel of a job with clocks: its rows end because the job was stopped. The clock stays where it is."""
@@ -96,6 +100,10 @@ class Records(NamedTuple):
     topic: str
     records: Sequence[tuple[bytes | None, bytes | None]]
     """Key and value."""
+    headers: list[tuple[str, bytes]] | None = None
+    """Of each of them."""
+    link: str = ""
+    """The name of the link that they go over, for whoever counts them. Empty: they are counted already."""
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:
@@ -164,6 +172,15 @@ def rows_to(messages: Iterable[Outgoing | Records], topic: str) -> int:
         for message in messages
         if message.topic == topic and isinstance(message, Outgoing) and message.value is not None
     )
+
+
+def rows_over(messages: Iterable[Outgoing | Records], links: Collection[str]) -> dict[str, int]:
+    """How many rows messages hold for links to topics of the user's, of those that get any."""
+    found: Counter[str] = Counter()
+    for message in messages:
+        if isinstance(message, Records) and message.link in links:
+            found[message.link] += len(message.records)
+    return dict(found)
 
 
 def is_marker(message: Any) -> bool:

@@ -12,19 +12,23 @@ from sardonyx.core.batch_origins import decode
 from sardonyx.core.record_way import Written
 
 
-def written(message: Any, *, listing: bool) -> Written | None:
-    """What a message says of itself; None: it holds no rows.
+def written(message: Any, *, listing: bool = False, writer: str = "") -> Written | None:
+    """What a message says of itself; None: it holds no rows, or is another writer's.
 
     Args:
         message: of Kafka, on a link that a task writes.
         listing: the link lists files.
+        writer: on a user's topic: whose records are asked for, as :func:`sardonyx.core.batch_origins.writer_of` says it. Records
+            that do not say who wrote them may be any program's.
     """
     headers = dict(message.headers() or ())
-    if SENTINEL_HEADER in headers or CLOCK_HEADER in headers or message.value() is None:
+    if SENTINEL_HEADER in headers or CLOCK_HEADER in headers or (message.value() is None and not writer):
         return None
     milliseconds = message.timestamp()[1]
     at = None if milliseconds < 0 else milliseconds / 1000
-    origin, offset = decode(headers.get(FROM_HEADER)), message.offset()
+    origin, offset = decode(headers.get(FROM_HEADER), writer), message.offset()
+    if writer and origin is None:
+        return None
     entry = _entry(message.value()) if listing else None
     if entry is None:
         return Written(offset, at, rows_counted(headers), origin)

@@ -23,6 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from queues import queue_metrics
 from queues.batch import Chunk, HeldPartition, StartingPoint
 from queues.committed import Recover, committed, partitions_of, starting_points
 from queues.denied import LOGIN, denied, is_denial, login_denied
@@ -106,8 +107,10 @@ class Reader(Reading):
             )
         ]
         self._group = GroupWatch(partial(AssignmentAudit, settings, group, self._everything))
-        came, went = self._answer(self._assigned), self._answer(self._revoked)
-        self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=went)
+        came, went = self._answer(self._assigned, "assigned"), self._answer(self._revoked, "revoked")
+        lost = self._answer(self._revoked, "lost")
+        self._consumer.subscribe(list(self._links), on_assign=came, on_revoke=went, on_lost=lost)
+        queue_metrics.follow(self)
 
     def poll(self, timeout: float) -> None:
         """Serve the group and read ahead, for at most ``timeout`` seconds. Return early when a message arrives.
@@ -160,6 +163,14 @@ class Reader(Reading):
     def member(self) -> bool:
         """Whether the group has this reader as a member: false before its first answer, and after it removed us."""
         return bool(self._consumer.memberid())
+
+    @property
+    def rows_ahead(self) -> int:
+        return self._buffer.rows
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused and not self._closing
 
     def check_partitions(self) -> None:
         """Check that no partition was added to a topic that is read up to its end markers.
@@ -318,8 +329,8 @@ class Reader(Reading):
     def _asked(self, wanted: list[TopicPartition]) -> dict[Partition, StartingPoint]:
         return starting_points(self._consumer, wanted, self._transaction_timeout, self._recover)
 
-    def _answer(self, rebalance: Rebalance) -> Rebalance:
-        """Wrap a rebalance callback. It does nothing while the reader closes: the consumer then needs no help.
+    def _answer(self, rebalance: Rebalance, kind: str) -> Rebalance:
+        """Wrap a rebalance callback, and count its calls. Nothing is done while the reader closes: the consumer needs no help.
 
         The callback must not raise: the client would keep the exception for good, with all that its frames hold, and pass a
         KafkaException on as an object that is not an exception (confluent-kafka 2.16 on Python 3.11). So its caller raises.
@@ -328,6 +339,7 @@ class Reader(Reading):
         def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             try:
                 if not self._closing:
+                    queue_metrics.REBALANCES.add(kind=kind)
                     rebalance(consumer, partitions)
             except KafkaException as error:
                 self._failure = ReaderLost(str(error))

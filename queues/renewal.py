@@ -15,7 +15,7 @@ import structlog
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, TopicPartition
 
 from queues.admin_client import CALL, admin_client, error_of
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.membership import group_strategy
 from sardonyx.core.graph import Graph, Stage
 from sardonyx.runtime.settings import Settings
@@ -87,7 +87,7 @@ class Renewals:
 
         consumer = Consumer(
             {
-                **self._settings.kafka.client(),
+                **client_config(self._settings),
                 "group.id": group,
                 # A peer that joins meanwhile is refused if the members have no strategy in common.
                 "partition.assignment.strategy": group_strategy(stage.ingress),

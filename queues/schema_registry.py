@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.core.errors import SetupError
+from sardonyx.runtime.settings_sections import SchemaRegistry
 
 _DEBIAN_CA = "/etc/ssl/certs/ca-certificates.crt"
 
 
 @functools.lru_cache(maxsize=8)
-def client(address: str, _pid: int) -> Any:
+def client(registry: SchemaRegistry, _pid: int) -> Any:
     """The process's one client of a registry, which remembers schemas.
 
-    It trusts whom this machine trusts, and not a list that some package brought along.
+    Unless its options say otherwise, it trusts whom this machine trusts, and not a list that some package brought along.
+
+    Raises:
+        SetupError: ``SX-REGISTRY-DRIVER``, nothing here talks to registries; ``SX-CONFIG-VALUE``, it does not take its options.
     """
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -35,8 +39,16 @@ def client(address: str, _pid: int) -> Any:
         ) from error
     trusted = ssl.get_default_verify_paths()
     ca = next((path for path in (trusted.cafile, _DEBIAN_CA, trusted.capath) if path and Path(path).exists()), None)
-    secure = address.startswith("https") and ca is not None
-    return SchemaRegistryClient({"url": address, **({"ssl.ca.location": ca} if secure else {})})
+    usual = {} if ca is None else {"ssl.ca.location": ca}
+    try:
+        return SchemaRegistryClient({**usual, **dict(registry.options), "url": registry.url})
+    except (ValueError, TypeError, OSError) as error:  # (a file of certificates that is not there, or is none)
+        raise SetupError(
+            "SX-CONFIG-VALUE",
+            "a setting below kafka.schema.registry. is not one that the schema registry's client takes",
+            cause=f"{error}",
+            fix="see the options of confluent_kafka's SchemaRegistryClient for names and values",
+        ) from error
 
 
 def subject_of_values(strategy: str, topic: str) -> tuple[Callable[..., str | None], Any]:

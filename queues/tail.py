@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues.client import CLIENT_LOG, RECONNECT_MS
+from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
 from queues.confirmed_end import confirmed_end
 from queues.lost import ReaderLost
 from sardonyx.runtime.settings import Settings
@@ -41,7 +41,7 @@ class Tail:
         self._consumer = Consumer(
             {
                 "reconnect.backoff.max.ms": RECONNECT_MS,
-                **settings.kafka.client(),
+                **client_config(settings),
                 "group.id": f"{settings.deployment}.nobody",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

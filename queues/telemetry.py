@@ -12,7 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import admin, topic_log
 from queues.admin_client import admin_client, failed
-from queues.client import CLIENT_LOG, RECONNECT_MS
+from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
 from sardonyx.core.errors import SetupError
 from sardonyx.core.positions import Partition
 from sardonyx.core.telemetry import PARTITION, BatchTold, read, topic_of
@@ -44,7 +44,7 @@ class TelemetryProducer:
         self._lost = 0
         self._producer = Producer(
             {
-                **settings.kafka.client(),
+                **client_config(settings),
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "acks": 1,
                 "enable.idempotence": False,
@@ -106,7 +106,7 @@ class TelemetryReader:
         first = begin[Partition(topic, PARTITION)]
         self._consumer = Consumer(
             {
-                **settings.kafka.client(),
+                **client_config(settings),
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "group.id": f"{settings.deployment}.nobody",
                 "enable.auto.commit": False,

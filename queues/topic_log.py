@@ -21,7 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from queues.admin_client import CALL, admin_client, failed, within
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import kafka_unreachable
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
@@ -95,7 +95,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
     """
     consumer = Consumer(
         {
-            **settings.kafka.client(),
+            **client_config(settings),
             "group.id": f"{settings.deployment}.nobody",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

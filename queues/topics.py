@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 from queues.admin import topics
 from queues.admin_client import admin_client, refused
 from queues.awaited_topics import await_topics
+from queues.client import client_config
 from queues.denied import denied, is_denial
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
@@ -168,7 +169,7 @@ def sizes(settings: Settings) -> dict[str, list[int]]:
 
 
 def _client(settings: Settings) -> dict[str, object]:
-    return {**settings.kafka.client(), "log_level": 0}
+    return {**client_config(settings), "log_level": 0}
 
 
 def _consumer(settings: Settings) -> Consumer:

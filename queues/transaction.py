@@ -18,17 +18,19 @@ each record in a request of its own, so that what is called refused is nothing b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from queues.client import RECONNECT_MS
+from queues.client import RECONNECT_MS, client_config
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
+from queues.queue_metrics import ABORTS, TRANSACTION_SECONDS, TRANSACTIONS
 from queues.transaction_errors import (
     ProducerLost,
     RecordsRefused,
@@ -36,6 +38,7 @@ from queues.transaction_errors import (
     RefusedTogether,
     RightMissing,
     TransactionAborted,
+    abort_reason,
     exception_for,
 )
 from sardonyx.core.errors import InternalError, SetupError
@@ -55,6 +58,22 @@ def _untimed(_step: str) -> AbstractContextManager[None]:
 
 _PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
 """librdkafka's names. Both leave records without a key to chance."""
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Count what becomes of the transaction within the block, and measure it."""
+    began = time.perf_counter()
+    try:
+        yield
+    except (ProducerLost, TransactionAborted, RecordsRefused) as error:
+        reason = abort_reason(error)
+        TRANSACTIONS.add(outcome="aborted" if reason else "lost")
+        if reason:
+            ABORTS.add(reason=reason)
+        raise
+    TRANSACTIONS.add(outcome="committed")
+    TRANSACTION_SECONDS.observe(time.perf_counter() - began)
 
 
 class TransactionalWriter:
@@ -80,7 +99,7 @@ class TransactionalWriter:
             "reconnect.backoff.max.ms": RECONNECT_MS,
             "queue.buffering.max.messages": 1_000_000,
             "compression.type": "lz4",
-            **settings.kafka.client(),
+            **client_config(settings),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(self._timeout * 1000),
             "delivery.timeout.ms": int(self._timeout * 1000),
@@ -148,7 +167,8 @@ class TransactionalWriter:
             raise InternalError("SX-TRANSACTION-EMPTY", "A transaction without positions has no fence.")
         events = self._producer.events
         try:
-            self._write(messages, positions, group_metadata, clock)
+            with _counted():
+                self._write(messages, positions, group_metadata, clock)
         except (ProducerLost, TransactionAborted) as error:
             # That a record was refused stands in its delivery report. The next call only says that the transaction has failed.
             refusal = next(iter(events.refusals), None)
@@ -178,7 +198,7 @@ class TransactionalWriter:
             del failure  # it refers to this frame
 
     def _refused(self, failure: BaseException) -> TransactionAborted | RecordsRefused | None:
-        """Why the broker refused a message of a transaction that is aborted; None: that is not why it is."""
+        """Why the broker refused a message of a transaction that is aborted; None: it was aborted for another reason."""
         refusals = self._producer.events.refusals
         if not isinstance(failure, TransactionAborted) or failure.passing or not refusals:
             return None
@@ -237,14 +257,14 @@ class TransactionalWriter:
         if isinstance(message, Outgoing):
             topic, value, partition, key, headers = message
             return self._hand_over(topic, value, key, partition, headers)
-        produce, topic = self._producer.client.produce, message.topic
+        produce, topic, headers = self._producer.client.produce, message.topic, message.headers
         try:
             for key, value in message.records:
                 partition = self._empty if key == b"" else -1
                 try:
-                    produce(topic, value, key, partition)
+                    produce(topic, value, key, partition, headers=headers)
                 except (BufferError, KafkaException):  # which of the two it is, is seen again and dealt with there
-                    if not self._hand_over(topic, value, key, partition):
+                    if not self._hand_over(topic, value, key, partition, headers):
                         return False
         finally:
             del produce  # it refers to the client, see `queues.guarded_producer`

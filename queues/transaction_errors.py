@@ -13,14 +13,14 @@ from queues.messages import digest_of
 from sardonyx.core.errors import OutputError
 from sardonyx.core.text import shorten
 
-_PASSING = (
+_IN_GROUP = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.FENCED_INSTANCE_ID,
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TIMED_OUT,
 )
+_TIMEOUTS = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+_PASSING = (*_IN_GROUP, *_TIMEOUTS)
 
 
 class Verdict(enum.Enum):
@@ -140,6 +140,20 @@ class RightMissing(ProducerLost):
     def __init__(self, error: KafkaError) -> None:
         super().__init__(f"{error.name()}: {error.str()}")
         self.error = error
+
+
+def abort_reason(error: ProducerLost | TransactionAborted | RecordsRefused) -> str:
+    """Why nothing was written by a transaction, in a word for metrics; empty if something may have been."""
+    if isinstance(error, (RecordsRefused, RefusedTogether)):
+        return "records"
+    if isinstance(error, RightMissing):
+        return "denied"
+    if isinstance(error, ProducerLost):
+        return ""
+    if is_denial(error.error):
+        return "denied"
+    code = error.error.code()
+    return "group" if code in _IN_GROUP else "timeout" if code in _TIMEOUTS else "other"
 
 
 def classify(error: KafkaError) -> Verdict:

@@ -34,8 +34,8 @@ def trim_links(
     coordinator keeps. While another job begins with such a checkpoint, all of the log stays. Dead letters and the users' own
     topics are left alone. A partition without a committed position is left alone too.
 
-    What is not needed when the positions are known may go. A checkpoint that is needed later was among those that the positions
-    say to be kept, or it was not made yet.
+    The positions are read before ``needed`` is asked: a checkpoint that is needed only later was among those that the positions
+    keep, or it was not made yet.
 
     Args:
         settings: connection to Kafka.

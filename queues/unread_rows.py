@@ -10,7 +10,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from queues import committed
-from queues.client import CLIENT_LOG
+from queues.client import CLIENT_LOG, client_config
 from queues.lost import ReaderLost
 from sardonyx.core import link_counts
 from sardonyx.core.events import LinkFacts
@@ -30,7 +30,7 @@ _PATIENCE = 10.0
 
 class UnreadRows:
     """Clients that never join their groups: of the task, and of each task that reads one of the links. They wait for no open
-    transaction, and nobody waits for them: an answer counts until there is a later one.
+    transaction, and no thread waits for them: an answer counts until there is a later one.
 
     Args:
         settings: connection to Kafka.
@@ -97,7 +97,7 @@ class UnreadRows:
         group = stage.group(self._settings.deployment, self._job)
         client = self._clients.get(group)
         if client is None:
-            config = {**self._settings.kafka.client(), "group.id": group, "enable.auto.commit": False}
+            config = {**client_config(self._settings), "group.id": group, "enable.auto.commit": False}
             client = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=CLIENT_LOG)
             self._clients[group] = client
         places = [place for link in links for place in self._all_of(client, link.topic)]

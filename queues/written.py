@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from queues import topic_log
+from queues import origins, topic_log
 from queues.admin_client import admin_client, failed
-from queues.origins import with_files, written
 from queues.peek import LimitedReader
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
@@ -35,13 +36,16 @@ class WrittenReader:
         self._settings = settings
         self._reader = LimitedReader(settings, seconds)
 
-    def read(self, link: Link, partitions: int, enough: Callable[[Sequence[Written]], bool]) -> dict[int, Seen]:
+    def read(
+        self, link: Link, partitions: int, enough: Callable[[Sequence[Written]], bool], writer: str = ""
+    ) -> dict[int, Seen]:
         """Read each partition of a link backwards from its end, message by message, until there is enough, or nothing more.
 
         Args:
             link: a link that a task writes.
             partitions: how many it has.
             enough: told all that was read of a partition so far, ascending: whether no earlier message is needed.
+            writer: on a user's topic: whose records are asked for.
 
         Raises:
             SetupError: ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``, ``SX-KAFKA-DENIED``.
@@ -52,7 +56,8 @@ class WrittenReader:
             written = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
             ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
             firsts = self._offsets(places, OffsetSpec.earliest(), IsolationLevel.READ_COMMITTED)
-            read = self._backwards(firsts, ends, enough, listing=link.kind == "parts")
+            says = partial(origins.written, listing=link.kind == "parts", writer=writer)
+            read = self._backwards(firsts, ends, enough, says)
             left = self._offsets(places, OffsetSpec.earliest(), IsolationLevel.READ_COMMITTED)
         except KafkaException as error:
             raise failed(
@@ -61,7 +66,7 @@ class WrittenReader:
         return {
             place.number: Seen(
                 # What was deleted meanwhile may be read in part.
-                [each for each in with_files(messages) if each.offset >= left[place]],
+                [each for each in origins.with_files(messages) if each.offset >= left[place]],
                 begins=max(reached, left[place]),
                 deleted=left[place],
                 to_end=ends[place] >= written[place],
@@ -80,8 +85,7 @@ class WrittenReader:
         firsts: dict[Partition, int],
         ends: dict[Partition, int],
         enough: Callable[[Sequence[Written]], bool],
-        *,
-        listing: bool,
+        says: Callable[[Any], Written | None],
     ) -> dict[Partition, tuple[list[Written], int]]:
         """Of each partition what was read, and from which offset on."""
         found: dict[Partition, tuple[list[Written], int]] = {place: ([], end) for place, end in ends.items()}
@@ -89,7 +93,7 @@ class WrittenReader:
         going = {place for place, end in ends.items() if end > firsts[place]}
         while going and not self._reader.over:
             wanted = {place: (max(firsts[place], found[place][1] - span), found[place][1]) for place in going}
-            for place, (messages, whole) in self._whole(wanted, listing=listing).items():
+            for place, (messages, whole) in self._whole(wanted, says).items():
                 if not whole:  # the time is over: what is missing stands between these and what was read before
                     going.discard(place)
                     continue
@@ -100,16 +104,14 @@ class WrittenReader:
         return found
 
     def _whole(
-        self, wanted: dict[Partition, tuple[int, int]], *, listing: bool
+        self, wanted: dict[Partition, tuple[int, int]], says: Callable[[Any], Written | None]
     ) -> dict[Partition, tuple[list[Written], bool]]:
         """Read stretches, in as many steps as their size takes."""
         found: dict[Partition, tuple[list[Written], bool]] = {place: ([], False) for place in wanted}
         left = dict(wanted)
         while left and not self._reader.over:
             for place, (messages, whole) in self._reader.read(left, lambda _: 0, math.inf).items():
-                rows = [
-                    each for each in (written(message, listing=listing) for message in messages) if each is not None
-                ]
+                rows = [each for each in map(says, messages) if each is not None]
                 found[place] = [*found[place][0], *rows], whole
                 if whole:
                     del left[place]

@@ -87,6 +87,7 @@ class TaskFunction:
         code: the job's code bundle, if it has one.
         isolate: whether to find the records that the function raises for. By default the task's ``on_error`` decides.
         fused: the tasks after it. We apply their functions to its results. All functions take DataFrames, or none does.
+        retried: called before each further attempt.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION`` or ``SX-FN-PARAMS``.
@@ -100,8 +101,9 @@ class TaskFunction:
         *,
         isolate: bool | None = None,
         fused: Sequence[TaskSpec] = (),
+        retried: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spark = spark
+        self._spark, self._retried = spark, retried
         self._task = task
         self._cores: int = spark.sparkContext.defaultParallelism
         self._types = SettledTypes()
@@ -240,10 +242,8 @@ class TaskFunction:
                 if self._abandoned.wait(pause):
                     raise Abandoned
                 pause *= 2
+                self._retried()
             yield attempt, now
-
-    def _last(self, attempt: int) -> bool:
-        return attempt > self._task.on_error.retries
 
     def _run(self, work: Any, items: Sequence[Any]) -> list[Any]:
         plans = [step.plan for step in self._functions]
@@ -267,7 +267,7 @@ class TaskFunction:
         for attempt, left in self._again(lambda: [n for n, each in enumerate(done) if each.fault]):
             if attempt == 1:  # that was the run of all
                 continue
-            isolate = self._isolate and self._last(attempt)
+            isolate = self._isolate and attempt > self._task.on_error.retries
             items = [Slice(slices.rows(n), isolate, attempt - 1, slices.traced) for n in left]
             again = self._run(run, items)
             for n, each in zip(left, again, strict=True):

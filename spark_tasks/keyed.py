@@ -7,7 +7,7 @@ run again, and is if a function raises and the task's ``on_error`` says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,14 +49,24 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
         task: the task.
         code: the job's code bundle, if it has one.
         isolate: whether to go on after the first record that the function raises for.
+        retried: called before each further attempt.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``, ``SX-FN-ANNOTATION``, ``SX-KEYED-FUNCTION``, ``SX-STATE-TYPE``.
     """
 
-    def __init__(self, spark: Any, task: TaskSpec, code: CodeBundle | None, *, isolate: bool) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        task: TaskSpec,
+        code: CodeBundle | None,
+        *,
+        isolate: bool,
+        retried: Callable[[], None] = lambda: None,
+    ) -> None:
         assert task.keyed is not None  # noqa: S101 (for the type checker: the caller asks)
         self._isolate = isolate
+        self._retried = retried
         self._cores: int = spark.sparkContext.defaultParallelism
         self._types = SettledTypes()
         load = import_function if code is None else code.load
@@ -104,6 +114,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
                 if self._abandoned.wait(pause):
                     raise Abandoned
                 pause *= 2
+                self._retried()
             first_fails = attempt < on_error.retries or not self._isolate
             dones.update(self._run([parts[place] for place in left], left, first_fails=first_fails))
             left = [place for place in left if dones[place].failed]

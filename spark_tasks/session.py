@@ -247,6 +247,10 @@ def _configuration(settings: SparkSettings, own: Path, sockets: Path | None) -> 
                 "spark.python.unix.domain.socket.enabled": "true",
                 "spark.python.unix.domain.socket.dir": str(sockets),
             }
+    if re.fullmatch(r"local(\[.*\])?", settings.master):
+        # The ports of the driver take only those who know its secret, which Spark makes by itself. The other users of this
+        # machine reach them, too. Of a cluster the secret is the user's: its workers must have it.
+        conf["spark.authenticate"] = "true"
     conf |= settings.conf
     conf["spark.master"] = settings.master
     options = f'-Dlog4j2.configurationFile="{log4j.as_uri()}" -Djava.io.tmpdir="{own}" {workarounds.LATE_OPTIMISER}'

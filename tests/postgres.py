@@ -39,8 +39,12 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
-    """A server on a free port that dies with us. Skips the test, with the reason, if none can be had."""
+def postgres(tls: tuple[Path, Path] | None = None) -> Iterator[Postgres]:
+    """A server on a free port that dies with us. Skips the test, with the reason, if none can be had.
+
+    Args:
+        tls: the files of its certificate and of the key, if clients may speak TLS.
+    """
     bin_dir, libraries = _programs()
     folder = Path(tempfile.mkdtemp(prefix="sx-postgres-"))
     as_root = os.geteuid() == 0
@@ -52,6 +56,12 @@ def postgres() -> Iterator[Postgres]:
         if as_root:
             for path in (folder, secret):
                 os.chown(path, 65534, 65534)
+        key = folder / "key"
+        if tls is not None:
+            shutil.copy(tls[1], key)
+            key.chmod(0o600)
+            if as_root:
+                os.chown(key, 65534, 65534)
         data = folder / "data"
         _run(
             [*prefix, bin_dir / "initdb", "-D", data, "-U", "sx", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"],
@@ -61,6 +71,9 @@ def postgres() -> Iterator[Postgres]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": "off"}
+        if tls is not None:
+            certificate = shutil.copy(tls[0], folder / "certificate")
+            settings |= {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": key}
         command = [*prefix, bin_dir / "postgres", "-D", data]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         log = folder / "log"

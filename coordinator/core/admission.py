@@ -48,6 +48,8 @@ def resume_refusal(
     jobs: Mapping[str, Job],
     at: int | None = None,
     replays: CheckpointPoint | None = None,
+    *,
+    reshards: bool = True,
 ) -> Failure | None:
     """Why a job cannot go on from another one; None if it can. The rules: :mod:`sardonyx.core.resuming`.
 
@@ -58,10 +60,11 @@ def resume_refusal(
         jobs: all that are known.
         at: from its last checkpoint at or before this time; None: from where it ended.
         replays: in place of both, with the states of this checkpoint; the other job may run.
+        reshards: as of :func:`sardonyx.core.resuming.resume_problems`.
     """
     before = jobs.get(resumes)
     known = None if before is None else predecessor(before, jobs)
-    found = next(resume_problems(resumes, known, spec, at, replays), None)
+    found = next(resume_problems(resumes, known, spec, at, replays, reshards=reshards), None)
     return None if found is None else found.failure(resumes, job)
 
 

@@ -21,7 +21,7 @@ from coordinator.core.changeset import ChangeSet
 from coordinator.core.entitlement import queued
 from coordinator.core.peer_states import ASSIGNED, WORKING
 from coordinator.core.state import LIVE, Peer, State, new_state
-from sardonyx.core.changing import closing, finished, rewired
+from sardonyx.core.changing import finished, rewired
 from sardonyx.core.effects import (
     ChangeLinks,
     CreateLinks,
@@ -372,8 +372,8 @@ _TOLD_AGAIN = (LinksRead, LinksDeleted, LinksDropped, JobPurged)
 
 
 def _set_aside(changes: ChangeSet, event: SetAside) -> None:
-    """The job fails. If it has ended already, its topics are deleted; but if the event told of that, nothing more is done about the
-    job: else the same event would come again and again.
+    """The job fails. If it has ended already, its topics are deleted. But if the event told of that, nothing more is done about
+    the job: else the same event would come again and again.
     """
     job, cause = changes.state.jobs.get(event.job), event.event
     if job is None and isinstance(cause, JobSubmitted):
@@ -416,9 +416,9 @@ _HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
 
 
 def _swap_specs(changes: ChangeSet) -> None:
-    """A job that is to be changed goes on by its next spec when the last peer has left the tasks that the change touches, and the
-    queues are made that it has by that spec. If by that spec no row comes to a queue any more, those that write to it are fenced
-    first.
+    """A job that is to be changed goes on by its next spec when the last peer has left the tasks that the change touches, these
+    are fenced, it is known where they stand, and the queues are made that it has by that spec. By the rules before 4, only those
+    are fenced whose queues come or go.
     """
     state = changes.state
     for name in [name for name in changes.jobs if name in state.plans]:
@@ -431,8 +431,8 @@ def _swap_specs(changes: ChangeSet) -> None:
 def _swap_spec(changes: ChangeSet, name: str, spec: JobSpec) -> None:
     state, job = changes.state, changes.state.jobs[name]
     before, after = state.plans[name].graph, graph_of(spec, state.deployment, name)
-    fenced_first = state.rules > 3 and (closing(before, after) or resized(job.spec, spec))
-    if not rewired(before, after) and not fenced_first:
+    touches = state.rules > 3 and any(stage.name not in job.goes_on for stage in before.stages)
+    if not touches and not rewired(before, after):
         changes.swap_spec(name, spec)
     elif finished(before, after, job.complete, resizes=resized(job.spec, spec)):  # since the user has asked
         changes.keep_spec(name)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from coordinator.core.indexes import Bounds, Demand, Kind, Target, Tier
 from coordinator.core.plan import Plan
-from coordinator.core.state import Bounds, Demand, Job, Kind, State, Target, Tier
+from coordinator.core.state import Job, State
 
 _NO_TAGS: frozenset[str] = frozenset()
 _EXACT = 6

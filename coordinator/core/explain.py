@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from coordinator.core.entitlement import asked_of, has_peers, needs, targets
 from coordinator.core.explanation import Code, Explanation, Holder, Reason
+from coordinator.core.indexes import Kind
 from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
-from coordinator.core.state import LIVE, Job, Kind, State, Task
+from coordinator.core.state import LIVE, Job, State, Task
 from sardonyx.core.changing import TAKEN_BACK
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
@@ -141,7 +142,7 @@ def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
         f"; {_peers(len(at_work))} {plural(len(at_work), 'leaves', 'leave')} after the batch in hand" if at_work else ""
     )
     if job.next_spec is not None:
-        what = ": its queues are being changed" if job.switching else ""
+        what = ": Kafka is being prepared for it" if job.switching else ""
         return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
     resume = f"`sardonyx job resume {name}` lets it go on where it was"
     if job.error is None or job.error.code == TAKEN_BACK:

@@ -14,7 +14,8 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
-from coordinator.core.state import Kind, State
+from coordinator.core.indexes import Kind
+from coordinator.core.state import State
 from sardonyx.core.standby import ranked
 
 

@@ -15,7 +15,7 @@ from coordinator.core.changeset import ChangeSet
 from coordinator.core.state import Job, State
 from coordinator.core.stored_state import derive, refuse_newer_rules
 from sardonyx.core import units
-from sardonyx.core.changing import change_failure, finished
+from sardonyx.core.changing import change_failure, changes_queues, finished
 from sardonyx.core.errors import Failure, InputError, failure_of
 from sardonyx.core.events import (
     UNKNOWN_JOB,
@@ -43,10 +43,11 @@ from sardonyx.core.events import (
 from sardonyx.core.going_back import adopting, last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.names import is_job_id
-from sardonyx.core.positions import continued, ids_after, other_topics
+from sardonyx.core.positions import continued
 from sardonyx.core.resizing import awake, resized, unprepared
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.structure import share_problems
+from sardonyx.core.topics_anew import ids_after, other_topics
 from sardonyx.core.untouched import untouched
 
 
@@ -92,7 +93,7 @@ def _spec_changed(changes: ChangeSet, event: JobChanged) -> None:
         return
     before, after = changes.state.plans[event.job].graph, graph_of(event.spec, changes.state.deployment, event.job)
     if not finished(before, after, job.complete, resizes=resizes):
-        goes_on = untouched(job.spec, event.spec, event.same, job.facts or {})
+        goes_on = untouched(job.spec, event.spec, event.same, job.facts or {}, changes.state.rules)
         changes.change(event.job, event.spec, [] if job.suspended else goes_on)
 
 
@@ -112,7 +113,8 @@ def _submitted(changes: ChangeSet, event: JobSubmitted) -> None:
     state = changes.state
     error = refusal(event.job, event.spec, state.names.get(event.spec.name))
     if error is None and event.resumes:
-        error = resume_refusal(event.job, event.spec, event.resumes, state.jobs, event.resumes_at, event.replays)
+        told = event.resumes, state.jobs, event.resumes_at, event.replays
+        error = resume_refusal(event.job, event.spec, *told, reshards=state.rules > 3)
     if error is not None:
         changes.refuse(event.job, event.spec, error, event.by)
         return
@@ -168,6 +170,8 @@ def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> 
     resizes = resized(job.spec, spec)
     if changes.state.rules > 3 and finished(before, graph, job.complete, resizes=resizes):
         changes.keep_spec(event.job)
+    elif not changes_queues(before, graph, resizes=resizes):
+        changes.swap_spec(event.job, spec)
     elif all(link.name in event.links for link in graph.links):
         job.topics = ids_after(job.topics, event.topics, before, graph)
         changes.swap_spec(event.job, spec, event.links)
@@ -188,7 +192,7 @@ def _links_failed(changes: ChangeSet, event: LinksFailed) -> None:
 
 
 def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
-    """Of a running job, as it is now, and later than those that are known. The rules before do not know this event."""
+    """Keep the checkpoint if the job runs, by the spec that it is about, and has kept none as late. Rules before 4 keep none."""
     job = changes.state.jobs.get(event.job)
     if changes.state.rules < 4 or job is None or job.status != "running" or job.revision != event.revision:
         return
@@ -197,7 +201,7 @@ def _checkpointed(changes: ChangeSet, event: Checkpointed) -> None:
 
 
 def _link_lost(changes: ChangeSet, event: LinkLost) -> None:
-    """As if a task that reads the link had found it, unless the job is another one by now, or has failed already."""
+    """Fail the job as if a task that reads the link had found it, unless its spec has changed since, or it has failed already."""
     job = changes.state.jobs.get(event.job)
     if job is not None and job.status == "running" and job.revision == event.revision and not job.suspended:
         changes.fail(event.job, event.error)

@@ -1,6 +1,6 @@
 """The changes that one decision makes to peers, and the notes of what it has changed. Pure.
 
-:class:`coordinator.core.changeset.ChangeSet` adds those to jobs.
+:class:`coordinator.core.job_changes.JobChanges` adds those to jobs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PeerChanges:
         self.state.peers[name] = peer
         self._count(peer, 1)
         self.state.by_state["idle"][name] = None
-        self.state.add_idle(name)
+        self.state.add_idle(name, peer)
         self._touched[node_paths.peer_state(name)] = (peer, None)
 
     def move(self, name: str, trigger: Trigger) -> None:
@@ -94,12 +94,12 @@ class PeerChanges:
         state, peer = self.state, self._peer(name)
         del state.by_state[peer.state][name]
         if peer.state == "idle":
-            state.remove_idle(name)
+            state.remove_idle(name, peer)
         if trigger in ("die", "revoke") and peer.state != "revoked":
             self._count(peer, -1)
         peer.state = peer_states.after(peer.state, trigger)
         if peer.state == "idle":
-            state.add_idle(name)
+            state.add_idle(name, peer)
         peer.since, peer.order = self.at, state.order
         state.order += 1
         state.by_state[peer.state][name] = None
@@ -172,7 +172,7 @@ class PeerChanges:
             return
         self._peer(name)
         if peer.state == "idle":
-            state.remove_idle(name)
+            state.remove_idle(name, peer)
         if drained:
             self._count(peer, -1)
         peer.drained = drained
@@ -184,7 +184,7 @@ class PeerChanges:
         elif not drained:
             peer.since, peer.order = self.at, self._rank()
             state.by_state["idle"].move_to_end(name)
-            state.add_idle(name)
+            state.add_idle(name, peer)
 
     def take_turns(self, name: str) -> None:
         """Have the peers of an unbounded job give their tasks up to a task without peers as soon as they have nothing to read;

@@ -18,9 +18,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from coordinator.core.entitlement import asked_of, front, gang, has_peers, needs, targets
+from coordinator.core.indexes import Kind, Target
 from coordinator.core.peer_states import WORKING
 from coordinator.core.plan import Plan
-from coordinator.core.state import Job, Kind, Peer, State, Target, Task
+from coordinator.core.state import Job, Peer, State, Task
 
 Idle = Mapping[Kind, int]
 """How many idle peers there are of each kind."""

@@ -6,15 +6,15 @@ Only :mod:`coordinator.core.decide` changes a state. :mod:`coordinator.core.stor
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import count
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from coordinator.core import peer_states
+from coordinator.core.indexes import Indexes, Kind
 from coordinator.core.plan import GraphOf, Plan
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (
@@ -40,57 +40,6 @@ again within seconds, so a thousand further deaths lie far beyond any repetition
 for as long as the deployment lives."""
 REMEMBERED_PURGED = 1_000
 """Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
-
-
-class Demand(NamedTuple):
-    """What a running job asks for: peers without which it cannot go on, one for each task, and the most that it can use."""
-
-    floor: int
-    width: int
-    cap: int
-
-
-class Target(NamedTuple):
-    """What a job is entitled to: the peers without which it cannot go on, its share as a fraction, and as a whole number."""
-
-    floor: int
-    share: float
-    peers: int
-
-
-class Kind(NamedTuple):
-    """What a peer is, for the choice of its tasks: the format that its release reads, and its tags. Or what a task asks for."""
-
-    format: int
-    tags: frozenset[str]
-
-    def fits(self, asked: Kind) -> bool:
-        """Whether such a peer can run what asks for this."""
-        return self.format >= asked.format and asked.tags <= self.tags
-
-
-class Bounds:
-    """For jobs of one priority the least and the most that each gets, and its weight. ``turns``: the levels, in order, from
-    which on a share rises, or does so no more, and by how much the sum of all rises faster from there.
-    """
-
-    __slots__ = ("high", "low", "turns", "weights")
-
-    def __init__(self, low: list[int], high: list[int], weights: list[float]) -> None:
-        self.low, self.high, self.weights = low, high, weights
-        self.turns = sorted(
-            [(least / weight, weight) for least, weight in zip(low, weights, strict=True)]
-            + [(most / weight, -weight) for most, weight in zip(high, weights, strict=True)]
-        )
-
-
-class Tier(NamedTuple):
-    """The jobs of one priority: from floors to caps, from floors to widths, from widths to caps."""
-
-    names: list[str]
-    all: Bounds
-    narrow: Bounds
-    wide: Bounds
 
 
 class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -251,7 +200,7 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Whether a job that began with the state of this one has not ended: all of the log of that state must stay."""
     checkpoints: list[CheckpointPoint] = []
     """Complete ones, in the order of time: the last few that the log has of it while it runs. Once its links are gone, those that
-    it had kept when it ended; if there are none, the same. Never changed in place."""
+    it had kept when it ended; if it had kept none, those of the log. Never changed in place."""
     end: EndPoint | None = None
     """If it was stopped: where its states stood; known once its links are gone."""
     read: bool = False
@@ -384,55 +333,24 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 LIVE: tuple[PeerState, ...] = ("idle", *sorted(peer_states.ASSIGNED))
 
 
-class State:
-    """Everything that the coordinator knows after event ``n``.
-
-    The first nine attributes are stored. The others follow from them. They are kept up to date, so that the cost of a decision
-    does not grow with the number of peers or jobs.
+class State(Indexes):
+    """Everything that the coordinator knows after event ``n``. What is not stored follows from the attributes here: see
+    :class:`coordinator.core.indexes.Indexes`.
     """
 
-    __slots__ = (
-        "backing_off",
-        "by_state",
-        "demands",
-        "deployment",
-        "drained",
-        "expirable",
-        "floors",
-        "giving",
-        "held",
-        "idle_at",
-        "idle_of",
-        "jobs",
-        "jobs_with_capacity",
-        "live_of",
-        "missing",
-        "n",
-        "names",
-        "order",
-        "peers",
-        "plans",
-        "purged",
-        "queued",
-        "requiring",
-        "restricted",
-        "rules",
-        "scheduler",
-        "short",
-        "stale",
-        "targets",
-        "tiers",
-        "turn",
-    )
+    __slots__ = ("deployment", "drained", "jobs", "n", "order", "peers", "purged", "rules", "scheduler", "turn")
 
     def __init__(self, deployment: str, rules: int = RULES) -> None:
+        super().__init__()
         self.deployment = deployment
         self.rules = rules
         """By which decisions are made: see :data:`sardonyx.core.events.RULES`."""
-        self.n = self.turn = self.order = 0
-        """The last event, of which the first has number 1; the number of the job that was served last; the rank of the next entry
-        into a state. 0: none yet.
-        """
+        self.n = 0
+        """The last event; the first one has number 1. 0: none yet."""
+        self.turn = 0
+        """The number of the job that was served last; 0: none yet."""
+        self.order = 0
+        """The rank of the next entry of a peer into a state."""
         self.peers: dict[str, Peer] = {}
         self.jobs: dict[str, Job] = {}
         self.purged: OrderedDict[str, None] = OrderedDict()
@@ -441,98 +359,9 @@ class State:
         self.drained: list[str] = []
         """Hosts whose peers a user has taken out, in order: those that join there later are drained, too."""
 
-        self.by_state: dict[PeerState, OrderedDict[str, None]] = {name: OrderedDict() for name in peer_states.STATES}
-        """The peers in each state; the one that has been in it longest comes first."""
-        self.plans: dict[str, Plan] = {}
-        """Of the jobs that have not ended."""
-        self.names: dict[str, str] = {}
-        """Name -> id of the jobs that have not ended."""
-        self.jobs_with_capacity: set[str] = set()
-        """Running jobs that may take another peer. It contains every job that can, or that can after a back-off."""
-        self.backing_off: dict[int, list[tuple[float, str, str]]] = {}
-        """Number of failures -> tasks that back off, as (failed_at, job, task), sorted. All of a row back off equally long."""
-        self.expirable: OrderedDict[str, None] = OrderedDict()
-        """Jobs that may expire; the one that has been so longest comes first."""
-        self.missing = 0
-        """How many more virtual peers all jobs together wait for."""
-        self.held: dict[str, int] = {}
-        self.giving: dict[str, int] = {}
-        """How many peers each running job has; and how many of them are to give their tasks up for other jobs, if any."""
-        self.short: set[str] = set()
-        """Unbounded jobs whose peers take turns, since a task has no peer."""
-        self.queued: set[str] = set()
-        self.live_of: dict[Kind, int] = {}
-        self.idle_of: dict[Kind, OrderedDict[str, None]] = {}
-        self.idle_at: dict[tuple[Kind, str], OrderedDict[str, None]] = {}
-        """How many live peers there are of each kind; which are idle, in the order of ``by_state``; these by kind and home, if
-        they have one. Without empty rows, and without drained peers."""
-        self.requiring: set[str] = set()
-        self.restricted: set[str] = set()
-        """Running jobs that ask for tags or a release; and those of them with tags, or that not all live peers can read."""
-        self.stale: set[str] = set()
-        """Jobs whose demand may have changed; :mod:`coordinator.core.entitlement` looks at them when it is asked next."""
-        self.demands: dict[str, Demand] = {}
-        self.floors = 0
-        """Of the running jobs, as far as it was looked at; and the sum of their floors."""
-        self.targets: dict[int, dict[str, Target]] = {}
-        """What jobs are entitled to, by the number of live peers, as far as it was asked for since a demand changed."""
-
-        self.tiers: list[Tier] = []
-        """The running jobs by priority, as far as they were asked for since a demand changed."""
-
-    def forget_targets(self) -> None:
-        """A demand has changed."""
-        self.targets.clear()
-        self.tiers = []
-
-    @property
-    def live(self) -> int:
-        """How many peers are idle or on a task, without drained ones."""
-        return sum(self.live_of.values())
-
-    @property
-    def free(self) -> int:
-        """How many peers are idle, without drained ones."""
-        return sum(map(len, self.idle_of.values()))
-
-    def fitting(self, asked: Kind) -> int:
-        """How many idle peers can run what asks for this."""
-        return sum(len(row) for kind, row in self.idle_of.items() if kind.fits(asked))
-
-    def supply(self, asked: Kind) -> int:
-        """How many live peers can run what asks for this."""
-        return sum(count for kind, count in self.live_of.items() if kind.fits(asked))
-
-    def add_idle(self, name: str) -> None:
-        """Add a peer to the idle ones of its kind and home, as the one that came last."""
-        peer = self.peers[name]
-        if peer.drained:
-            return
-        self.idle_of.setdefault(peer.kind, OrderedDict())[name] = None
-        if peer.home:
-            self.idle_at.setdefault((peer.kind, peer.home), OrderedDict())[name] = None
-
-    def remove_idle(self, name: str) -> None:
-        """Remove a peer from the idle ones of its kind and home."""
-        peer = self.peers[name]
-        kind = peer.kind
-        if peer.drained:
-            return
-        del self.idle_of[kind][name]
-        if not self.idle_of[kind]:
-            del self.idle_of[kind]
-        if peer.home:
-            del self.idle_at[kind, peer.home][name]
-            if not self.idle_at[kind, peer.home]:
-                del self.idle_at[kind, peer.home]
-
     def fits(self, peer: str, asked: Kind) -> bool:
         """Whether a peer can run what asks for this."""
         return self.peers[peer].kind.fits(asked) and not self.peers[peer].drained
-
-    def idle_in(self, kind: Kind, homes: Collection[str]) -> int:
-        """How many idle peers of a kind are in these homes."""
-        return sum(len(self.idle_at.get((kind, home), ())) for home in homes)
 
     def on_task(self, task: Task) -> list[str]:
         """The peers of a task, in the order in which they were assigned."""
@@ -544,19 +373,6 @@ class State:
         if found is None:
             raise broken("a peer that is listed on a task has an assignment", peer=peer)
         return found
-
-    def note_backoff(self, job: str, name: str, task: Task) -> None:
-        """Add a task that backs off to its row."""
-        if task.backing_off and task.failed_at is not None:
-            insort(self.backing_off.setdefault(task.failures, []), (task.failed_at, job, name))
-
-    def forget_backoff(self, job: str, name: str, task: Task) -> None:
-        """Remove a task that backs off from its row. Call it before you change the task's failures."""
-        if task.backing_off and task.failed_at is not None:
-            row = self.backing_off[task.failures]
-            del row[bisect_left(row, (task.failed_at, job, name))]
-            if not row:
-                del self.backing_off[task.failures]
 
 
 def new_state(deployment: str = "default", rules: int = RULES) -> State:

@@ -11,8 +11,9 @@ from collections import Counter, OrderedDict
 import msgspec
 
 from coordinator.core import peer_states
+from coordinator.core.indexes import Kind
 from coordinator.core.plan import GraphOf
-from coordinator.core.state import LIVE, Job, Kind, Peer, State, plan_of
+from coordinator.core.state import LIVE, Job, Peer, State, plan_of
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES, Scheduler
 from sardonyx.core.graph import graph_of

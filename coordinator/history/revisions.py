@@ -41,7 +41,7 @@ class RevisionMade(msgspec.Struct, kw_only=True, omit_defaults=True):
     done: float | None = None
     """When it took over; None: not yet, or it was given up."""
     since: dict[str, dict[str, list[int | None]]] = {}
-    """By task and topic, the offsets from which the revision works; of tasks whose queues it has changed."""
+    """By task and topic, the offsets from which the revision works; of the tasks that did not go on."""
     error: Failure | None = None
     """Why it was given up or taken back."""
     taken_back: float | None = None
@@ -72,7 +72,7 @@ def revisions_of(job: str, state: State, log: Iterable[tuple[int, AnyEvent]]) ->
         taken = isinstance(event, JobChanged) and event.job == job
         if taken and open_ is None and (now.next_spec is not None or now.revision > revision):
             assert isinstance(event, JobChanged)  # noqa: S101 (for the type checker)
-            goes_on = untouched(spec, event.spec, event.same, facts) if facts else []
+            goes_on = untouched(spec, event.spec, event.same, facts, state.rules) if facts else []
             open_ = _asked(n, event, spec, goes_on)
             found.append(open_)
         if found and open_ is None and now.revision > revision and now.error is not None and not taken:

@@ -20,7 +20,7 @@ from queues.topic_ids import topic_ids
 from queues.trim import trim_links
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
-from sardonyx.core.changing import closing, rewiring
+from sardonyx.core.changing import changes_queues, rewiring
 from sardonyx.core.changing_at import begins_at, passed, readers
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.events import LastCommits, LinkFacts
@@ -36,7 +36,8 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 _COUNTED = 1_000_000
-"""Unread rows that an audit of the leader counts at most. Of a link with more the last rows are far from being read."""
+"""Unread rows that an audit of the leader counts at most. A link with more is left for a later round: its last rows
+will not be read soon."""
 
 _AGAIN = {"SX-OUTPUT-FULL", "SX-OUTPUT-WRITE", "SX-OUTPUT-AWAY"}
 """Codes of the failures after which files are published later: the topics that list them must not be deleted before."""
@@ -90,12 +91,10 @@ class KafkaLinks:
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
         validate(spec, import_functions=False)
         before, after = (graph_of(each, self._settings.deployment, job) for each in (rewired.before, spec))
-        links = self._made(after, spec)
+        found, resizes = rewiring(before, after), resized(rewired.before, spec)
+        links = self._made(after, spec) if changes_queues(before, after, resizes=resizes) else {}
         failpoint("change-made")
-        found = rewiring(before, after)
-        stages = [*found.touched, *found.ended]
-        resizes = resized(rewired.before, spec)
-        stages += [stage for stage in (before.stages if resizes else closing(before, after)) if stage not in stages]
+        stages = [stage for stage in before.stages if stage.name not in rewired.goes_on]
         fence_slots(self._settings, job, stages, rewired.facts)
         failpoint("change-fenced")
         self._refuse_passed(job, rewired.before, spec, before)

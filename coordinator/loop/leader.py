@@ -16,6 +16,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 import structlog
 
 from coordinator.core.decide import Undecided, decide, unfinished
@@ -229,7 +230,7 @@ class Leader:
 
     def _handle_requests(self, at: float) -> None:
         """While some requests are decided, the next ones are read and appended, and nodes of sentinels created and deleted."""
-        done = self._take_done()
+        done = [self._done.get() for _ in range(self._done.qsize())]
         created = [
             event.job
             for event in done
@@ -247,13 +248,6 @@ class Leader:
         self._append([PendingEntry(event) for event in expired_jobs(self.state, at, self._timers)])
         self._decide_appended()
 
-    def _take_done(self) -> list[AnyEvent]:
-        done: list[AnyEvent] = []
-        while not self._done.empty():
-            event = self._done.get()
-            done.append(for_rules_3(event) if self.state.rules < 4 else event)
-        return done
-
     def handle(self, entries: Iterable[PendingEntry]) -> None:
         """Log events, decide each, and send the effects of all to the tree. :meth:`settle` waits until these are durable."""
         self._append(entries)
@@ -263,6 +257,8 @@ class Leader:
 
     def _append(self, entries: Iterable[PendingEntry]) -> None:
         """Send entries to the log, a full transaction at a time."""
+        if self._log.rules < 4:
+            entries = [msgspec.structs.replace(entry, event=for_rules_3(entry.event)) for entry in entries]
         self._submit(self._log.add(entries))
 
     def _submit(self, transactions: Iterable[LogTransaction]) -> None:

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 _RESTS = 19
 """After an audit the auditor rests so many times as long as it took: so it works for a twentieth of the time at most."""
 _FIRST_RULES = 4
-"""By these rules and later ones coordinators know what an audit tells."""
+"""The first rules by which coordinators know the event of an audit."""
 
 Audit = Callable[[str, JobSpec, Mapping[str, LinkFacts], str], InputError | None]
 """``audit(job, spec, facts, link)``: what is wrong with a link; None: nothing, or it cannot be told now."""

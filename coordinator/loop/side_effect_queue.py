@@ -102,7 +102,8 @@ class SideEffectQueue:
         """Those of a change are not begun if the job has ended since: all of it is deleted then."""
         if isinstance(effect, ChangeLinks):
             if job.next_spec is not None and job.switching:
-                self._links.submit(n, effect, job.next_spec, Rewired(job.spec, dict(job.facts or {}), job.revision + 1))
+                rewired = Rewired(job.spec, dict(job.facts or {}), job.revision + 1, goes_on=job.goes_on)
+                self._links.submit(n, effect, job.next_spec, rewired)
         elif isinstance(effect, DropLinks):
             if job.gone_spec is not None:
                 self._links.submit(n, effect, job.spec, Rewired(job.gone_spec, {}, job.revision, job.lends))

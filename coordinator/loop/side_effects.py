@@ -18,6 +18,8 @@ from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLin
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
     AnyEvent,
+    Completed,
+    Counts,
     LastCommits,
     LinkFacts,
     LinksCreated,
@@ -47,7 +49,7 @@ log = structlog.get_logger()
 
 
 class Rewired(NamedTuple):
-    """A job whose queues are changed."""
+    """A job that is changed."""
 
     before: JobSpec
     """By which it has run so far."""
@@ -57,6 +59,8 @@ class Rewired(NamedTuple):
     """The revision that takes over, or has taken over."""
     lends: bool = False
     """Whether another job begins with a state that it had, maybe of a task that the change has removed."""
+    goes_on: Collection[str] = ()
+    """The tasks that keep their peers while it is changed."""
 
 
 class Trimmed(NamedTuple):
@@ -96,8 +100,9 @@ class SideEffects(Protocol):
         """Delete a job's links. Returns what the job's groups had committed last. Whatever it raises, it is tried again."""
 
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
-        """Fence the slots of the tasks whose queues change, so that they commit nothing more by the spec before; then create the
-        job's new links. Returns the facts of all its links, and where its tasks stand. Raises as :meth:`create_links`.
+        """Create the job's new links, and fence the slots of the tasks that the change touches, so that they commit nothing more
+        by the spec before. Returns the facts of all its links, unless they stay as they are, and where these tasks stand.
+        Raises as :meth:`create_links`.
         """
 
     def drop_links(self, job: str, spec: JobSpec, rewired: Rewired) -> None:
@@ -244,10 +249,19 @@ def _with_positions(job: str, last: LastCommits) -> LinksDeleted:
 
 def for_rules_3(event: AnyEvent) -> AnyEvent:
     """The event without the fields that the release before does not know."""
+    if isinstance(event, Completed):
+        return msgspec.structs.replace(event, counts=_by_rules_3(event.counts))
+    if isinstance(event, LinksRead | LinksDeleted):
+        counts = {task: _by_rules_3(each) for task, each in event.counts.items()}
+        return msgspec.structs.replace(event, counts=counts)
     if not isinstance(event, LinksCreated):
         return event
     links = {name: msgspec.structs.replace(facts, max_backlog=None) for name, facts in event.links.items()}
     return msgspec.structs.replace(event, topics={}, links=links)
+
+
+def _by_rules_3(counts: Counts) -> Counts:
+    return msgspec.structs.replace(counts, sent=None)
 
 
 def _fitting(event: LinksCreated) -> AnyEvent:

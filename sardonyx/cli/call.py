@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.core.errors import Failure
     from sardonyx.runtime.settings import Settings
+    from sardonyx.runtime.this_process import Role
 
 P = ParamSpec("P")
 
@@ -67,8 +68,8 @@ class Call:
     verbose: bool = False
     flags: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings by dotted key, from the command's own flags. Fill it before ``settings`` is read."""
-    daemon: bool = False
-    """Whether to log as the settings say; other commands log errors only, unless ``-v`` is given."""
+    role: Role = "client"
+    """What this process is. The daemons log as the settings say; other commands log errors only, unless ``-v`` is given."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -76,6 +77,7 @@ class Call:
         from sardonyx.runtime.logging import configure_logging
         from sardonyx.runtime.settings import load_settings
         from sardonyx.runtime.settings_sections import LogSettings
+        from sardonyx.runtime.this_process import THIS
 
         given = {
             "zookeeper.hosts": self.zookeeper,
@@ -85,8 +87,9 @@ class Call:
             **self.flags,
         }
         settings = load_settings(**given)
+        THIS.role = self.role
         quiet = LogSettings(level="error", format=settings.log.format)
-        loud = self.daemon or self.verbose
+        loud = self.role in ("coordinator", "peer") or self.verbose
         configure_logging(settings if loud else settings.model_copy(update={"log": quiet}))
         if not loud:  # our own error says once what kazoo warns of at each attempt
             logging.getLogger().setLevel(logging.ERROR)

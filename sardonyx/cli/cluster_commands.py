@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
 def coordinator(call: Call) -> int:
     """Run a coordinator until SIGTERM. If several run, one leads and the others stand by."""
-    call.daemon = True
+    call.role = "coordinator"
     call.settings.require("zookeeper", "kafka")
     from coordinator.daemon import main
     from queues.connectivity import check_reachable
@@ -85,7 +85,7 @@ def peer(
     ] = None,
 ) -> int:
     """Run a peer daemon: one Spark session and its virtual peers. SIGTERM lets it finish its batches, a second one stops it."""
-    call.daemon = True
+    call.role = "peer"
     call.flags["peer.virtual_peers"] = virtual_peers
     call.flags["peer.tags"] = ",".join(tag) if tag else None
     call.settings.require("zookeeper", "kafka")

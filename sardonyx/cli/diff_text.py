@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from sardonyx.cli.graph_text import describe
+from sardonyx.core.diff_reach import OtherInputs
 from sardonyx.core.diff_ways import Way
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import Graph
@@ -56,6 +57,7 @@ def diff_lines(diff: JobDiff, spec: str) -> list[str]:
     for title, parts in (("tasks", diff.tasks), ("links", diff.links)):
         changed = [part for part in parts if part.status != "kept"]
         lines += [title, *(line for part in changed for line in _part(part, diff))] if changed else []
+    lines += ["rows", *map(_rows, diff.other_inputs)] if diff.other_inputs else []
     if not diff.equal:
         lines.append("how to carry it out")
     return [*lines, *(f"  {line}" for line in _how(diff, spec))]
@@ -99,6 +101,13 @@ def _part(part: TaskDiff | LinkDiff, diff: JobDiff) -> Iterator[str]:
         (found,) = part.differences
         what = _link if isinstance(part, LinkDiff) else _task
         yield f"{head}  {what(found.after or found.before)}{_remark(found, diff)}"
+
+
+def _rows(of: OtherInputs) -> str:
+    """Rows of which inputs come to a task, and no longer come."""
+    told = [f"rows of {listed(of.gone)} no longer come to it"] if of.gone else []
+    told += [f"rows of {listed(of.new)} come to it from then on"] if of.new else []
+    return f"  {of.task}  {'; '.join(told)}"
 
 
 def _task(task: dict[str, Any]) -> str:

@@ -160,7 +160,8 @@ def _place(output: OutputOnWay) -> str:
     more = len(output.offsets) - MOST_STRETCHES
     offsets += f" and {more:,} more" if more > 0 else ""
     what = f" (file {listed(output.files)})" if output.files else f" ({counted(output.rows, 'row')})"
-    return f"{output.link}[{output.partition}]@{offsets}{what}"
+    where = output.topic if output.yours else output.link
+    return f"{where}[{output.partition}]@{offsets}{what}"
 
 
 def _offsets(first: int, last: int) -> str:

@@ -74,6 +74,7 @@ def web(
     It changes nothing, unless --tokens names operators.
     """
     require_installed()
+    call.role = "web"
     if not _is_loopback(host) and not behind_proxy:
         raise SardonyxError(
             "SX-WEB-OPEN",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sardonyx.client.links import facts_of
-from sardonyx.client.views import JobView, LinkAudit, LinkLag, laid_out
+from sardonyx.client.views import JobView, LinkAudit, LinkLag, PartitionLag, laid_out
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.notes import JobNote
@@ -65,6 +65,23 @@ class AsksKafka(ABC):
 
         settings = self._client.settings
         return self._of_links(lambda note: link_lags(self._zk, settings, self.id, self.spec(), note, holds=holds))
+
+    def partitions(self, task: str) -> list[PartitionLag]:
+        """Ask Kafka what is unread in each partition that a task reads, and how far it is. Links are in their order.
+
+        Of a complete task, and of one without a queue of its own, there is nothing.
+
+        Args:
+            task: its name.
+
+        Raises:
+            SardonyxError: ``SX-JOB-GONE``: it was purged, or never taken in.
+            SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+        """
+        from sardonyx.client.lag import partition_lags
+
+        settings = self._client.settings
+        return self._of_links(lambda note: partition_lags(self._zk, settings, self.id, self.spec(), note, task))
 
     def peek(
         self, link: str, rows: int = 20, partition: int | None = None, begin: Literal["position", "end"] = "position"

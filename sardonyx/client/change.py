@@ -284,7 +284,7 @@ def refuse_finished(job: str, known: KnownJob, spec: JobSpec) -> None:
 
 
 def _what_it_waits_for(known: KnownJob) -> str:
-    return "its queues are being changed" if known.switching else "its peers are still at their batches"
+    return "Kafka is being prepared for it" if known.switching else "its peers are still at their batches"
 
 
 def _require_drainable(

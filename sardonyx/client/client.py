@@ -23,6 +23,7 @@ import structlog
 from sardonyx.client.checkpoints import moment
 from sardonyx.client.ids import asker, find_job, find_peer, new_id, unknown_peer
 from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.row_counts import is_untouched
 from sardonyx.client.scales import CARRY_OUT
 from sardonyx.client.views import (
     JobView,
@@ -30,7 +31,6 @@ from sardonyx.client.views import (
     Policy,
     TaskView,
     Why,
-    is_untouched,
     job_view,
     laid_out,
     peer_view,

@@ -20,7 +20,6 @@ from sardonyx.core.going_back import begins_of, forgotten, last_at, points_of
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position, next_offsets, of_inputs
-from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming_at import no_point
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.state_points import CheckpointPoint
@@ -57,8 +56,7 @@ def going_back(client: Client, handle: JobHandle, at: datetime | str | None = No
         known = of_running(client, handle.id, graph)
     point = last_at(known.points, time)
     if point is None:
-        before = Predecessor(spec, "running", checkpoints=known.points)
-        raise SardonyxError.from_failure(no_point(before, time).failure(handle.id))
+        raise SardonyxError.from_failure(no_point(known.points, time).failure(handle.id))
     begins = begins_of(point, graph, known.facts)
     return GoingBack(
         job=handle.id,

@@ -17,7 +17,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.job_diff import JobDiff, job_diff
-from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.predecessors import running
 from sardonyx.core.spec import JobSpec
 from sardonyx.job.bundle import code_change
 from sardonyx.job.load import LoadedJob
@@ -66,7 +66,7 @@ def compare(
     Raises:
         SardonyxError: ``SX-JOB-DIFF``: the job was refused, and has no graph.
     """
-    before = Predecessor(spec, "planning") if known is None else predecessor(known, jobs)
+    before = running(spec) if known is None else predecessor(known, jobs)
     if known is not None and not known.refused:
         spec = replace(
             spec,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from queues.backlog import NO_BACKLOG, Backlog
 from sardonyx.client.links import facts_of, links_stand
-from sardonyx.client.views import LinkAudit, LinkLag, laid_out, task_notes
+from sardonyx.client.views import LinkAudit, LinkLag, PartitionLag, laid_out, task_notes
 from sardonyx.core.back_pressure import bounds_of
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph
@@ -54,6 +54,48 @@ def link_lags(
         )
         for stage in graph.stages
         for link in stage.ingress
+    ]
+
+
+def partition_lags(
+    zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None, task: str
+) -> list[PartitionLag]:
+    """What is unread in each partition that a task reads: nothing is known of one that is complete, or of links that are gone.
+
+    Args:
+        zk: a session with the job's deployment.
+        settings: of the deployment; its Kafka is asked.
+        job: the job's id.
+        spec: the job as data.
+        note: its status; None while no coordinator has taken it in.
+        task: the task; none that runs in the batches of the task before it has partitions.
+
+    Raises:
+        SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
+    """
+    graph = laid_out(spec, settings.deployment, job)
+    facts = facts_of(zk, job) if links_stand(note) else None
+    stage = next((stage for stage in graph.stages if task == stage.name), None)
+    if facts is None or stage is None:
+        return []
+    state = task_notes(zk.read_many, graph, job).get(task)
+    if state is None or state.counts is not None:
+        return []
+    settings.require("kafka")
+    from queues.lag import by_partition
+
+    kinds = {link.name: link.kind for link in stage.ingress}
+    return [
+        PartitionLag(
+            link=each.link,
+            topic=each.place.topic,
+            partition=each.place.number,
+            committed=each.committed,
+            end=each.end,
+            unit="splits" if kinds[each.link] == "splits" else "records",
+            **each.backlog._asdict(),
+        )
+        for each in by_partition(settings, stage, job, facts)
     ]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sardonyx.client.progress import asked, holding, shown
 from sardonyx.client.record_windows import FIXED, windows_in
-from sardonyx.core.batch_origins import decode
+from sardonyx.core.batch_origins import decode, writer_of
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.graph import Graph
@@ -22,6 +23,7 @@ from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.timing import length
 from sardonyx.core.trace import State, trace
+from sardonyx.state.release import gives_once
 
 if TYPE_CHECKING:
     from sardonyx.client.dead_letters import DeadLetters
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 TELEMETRY = 10.0
 """Seconds to read what peers have told of their batches."""
+YOURS = 10.0
+"""Seconds to read topics of users. They may be long, and in some partitions the job may have written nothing for long."""
 MOST_READ = 20
 """Messages whose rows are looked at, to tell the windows that hold them."""
 
@@ -64,7 +68,7 @@ class BatchOnWay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputOnWay(msgspec.Struct, frozen=True, kw_only=True):
-    """What batches have written to one partition of a link."""
+    """What batches have written to one partition of a link, or of a user's topic whose records say which batch wrote them."""
 
     link: str
     topic: str
@@ -75,6 +79,8 @@ class OutputOnWay(msgspec.Struct, frozen=True, kw_only=True):
     """How many rows they hold."""
     sure: bool
     """Whether what was made of the record is certainly in there: the batches have read no other row."""
+    yours: bool = False
+    """Whether it is a topic of the user's."""
     files: list[str] = []
     """If it is a listing of files: the names of those that are listed there, in the folder of the output."""
 
@@ -96,7 +102,9 @@ class TaskOnWay(msgspec.Struct, frozen=True, kw_only=True):
     batches: list[BatchOnWay] = []
     """Those that have worked the record, or what was made of it, and have left a sign. Only of a job that keeps its lineage."""
     outputs: list[OutputOnWay] = []
-    """What these batches have written, as far as it is still there: what was made of the record is among it, if anything was."""
+    """What these batches have written, as far as it is still there, and of a task with windows or a join what later ones have
+    while it held the record: what was made of the record is among it, if anything was.
+    """
     dropped: bool = False
     """Whether it is certain that the batches which worked it have written nothing: the function gave nothing for it, no condition
     let it through, or ``on_error`` has it skipped. It is no dead letter."""
@@ -165,16 +173,21 @@ def record_trace(
     found = trace_of(job, graph, look, record, end)
     if not graph.lineage:
         return found
+    from queues import marked_topics
     from queues.written import WrittenReader
 
-    with closing(WrittenReader(settings)) as reader:
+    with closing(WrittenReader(settings)) as reader, ExitStack() as stack:
+        yours = cache(lambda: stack.enter_context(closing(WrittenReader(settings, YOURS))))
 
         def read(link: Link, enough: Callable[[Sequence[Written]], bool]) -> dict[int, Seen]:
             partitions = partitions_of(link, look)
             try:
-                return reader.read(link, partitions, enough)
+                if link.owned:
+                    return reader.read(link, partitions, enough)
+                partitions = marked_topics.partitions(settings, link.topic)  # some may have been added
+                return yours().read(link, partitions, enough, writer_of(job, link.source))
             except SetupError as error:
-                if error.code != "SX-KAFKA-DENIED":
+                if error.code not in (["SX-KAFKA-DENIED"] if link.owned else ["SX-KAFKA-DENIED", "SX-KAFKA-REFUSED"]):
                     raise
                 return {number: Seen([], 0, 0, to_end=False, why=error.message) for number in range(partitions)}
 
@@ -261,6 +274,7 @@ def with_way(
         ended=look.ended,
         holding=holding(graph),
         told=told,
+        done={e.task for e in found.tasks if e.state == "through" and gives_once(graph.stage(e.task).task)},
     )
     by_task = {way.task: way for way in ways}
     tasks = []
@@ -338,6 +352,7 @@ def _with_way(task: TaskOnWay, way: TaskWay) -> TaskOnWay:
         OutputOnWay(
             link=each.link.name,
             topic=each.link.topic,
+            yours=not each.link.owned,
             partition=each.partition,
             offsets=stretches(each.offsets),
             rows=each.rows,

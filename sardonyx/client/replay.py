@@ -18,14 +18,13 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, JobSubmitted
 from sardonyx.core.going_back import begins_at, last_at, points_of
-from sardonyx.core.positions import fewer_partitions, other_topics, recreated
-from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.replaying import SAME, Offsets, aligned, check, check_worked, offsets_read, partial, replay_spec
 from sardonyx.core.resuming_at import no_point, of_replay
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.text import time_text
 from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.topics_anew import fewer_partitions, other_topics, recreated
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
@@ -141,7 +140,7 @@ def _planned(
     point = None
     if with_state:
         points = known.points if known.held is None else points_of(graph, known.held, every_time=True)
-        point = replace(_point_at(handle.id, spec, points, first), offsets={})  # what is read stands in the spec
+        point = replace(_point_at(handle.id, points, first), offsets={})  # what is read stands in the spec
     index = known.points if known.held is None else [begins_at(graph, known.held, first)]
     reads = offsets_read(graph, known.facts, known.reached, index, first)
     deleted: dict[str, int] = {}
@@ -214,11 +213,11 @@ def _as_kept(client: Client, task: TaskSpec, wanted: Offsets, since: int, ids: M
     return _Kept(Offsets(start, end), low)
 
 
-def _point_at(job: str, spec: JobSpec, points: Sequence[CheckpointPoint], since: int) -> CheckpointPoint:
+def _point_at(job: str, points: Sequence[CheckpointPoint], since: int) -> CheckpointPoint:
     """The checkpoint at the beginning of the range."""
     point = last_at(points, since)
     if point is None:
-        problem = no_point(Predecessor(spec, "stopped", checkpoints=points), since)
+        problem = no_point(points, since)
         fix = (
             problem.fix
             if points

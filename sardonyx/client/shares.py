@@ -87,9 +87,12 @@ def scale(zk: ZooKeeperSession, wanted: JobScaled, timeout: float) -> None:
     state = reader.present(zk)
     zk.request(wanted)
     deadline = time.monotonic() + timeout
-    while not any(
-        isinstance(event, JobScaled) and replace(event, at=0.0) == wanted
-        for event in map(happened, reader.advance(zk, state))
+    while not (
+        found := [
+            event
+            for event in map(happened, reader.advance(zk, state))
+            if isinstance(event, JobScaled) and replace(event, at=0.0) == wanted
+        ]
     ):
         if time.monotonic() > deadline:
             raise Interrupted(
@@ -100,7 +103,7 @@ def scale(zk: ZooKeeperSession, wanted: JobScaled, timeout: float) -> None:
             )
         time.sleep(LOOK_EVERY)
     job = state.jobs.get(wanted.job)
-    if job is not None and job.ended:
+    if job is not None and job.ended and (job.ended_at or 0.0) <= found[0].at:  # and not because of the change
         raise job_ended(wanted.job, job.status)
 
 

@@ -41,7 +41,7 @@ def check_stop(
     rules: Callable[[], int],
     count: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
-    """Raise an error if a job cannot be stopped, or if it would lose what its tasks hold and nobody has agreed to that.
+    """Raise an error if a job cannot be stopped, or if it would lose what its tasks hold and no user has agreed.
 
     Args:
         job: its id.

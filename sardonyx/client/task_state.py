@@ -33,6 +33,7 @@ from sardonyx.state.log import LogState
 from sardonyx.state.look import KeyState, Live, keyed_states
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
+from sardonyx.state.resharding import share_of
 from sardonyx.state.restore import Restore
 from sardonyx.state.undo import as_entries
 
@@ -112,10 +113,12 @@ def task_state(
         return admin.held_positions(settings, [stage], job)[task]
 
     known = facts()
-    adopted = known[link.name].adopts if link.name in known else None
+    begun = known.get(link.name)
     adopts = None
-    if adopted is not None:
-        adopts = AdoptedState(adopted, StateTopic(settings, msgspec.structs.replace(link, topic=adopted.topic)))
+    if begun is not None and begun.adopts is not None:
+        share = share_of(stage.task, begun.partitions) if begun.reshards else None
+        log = StateTopic(settings, msgspec.structs.replace(link, topic=begun.adopts.topic))
+        adopts = AdoptedState(begun.adopts, log, share)
     return state_of(stage, link, topic, positions, check, wanted, time, adopts)
 
 

@@ -32,7 +32,7 @@ from sardonyx.core.spec import JobSpec, decode_spec, stateful
 from sardonyx.core.text import listed
 from sardonyx.core.trial import Comparison, Difference, Outcome, Row, TaskTrial, compare_records, compare_tables
 from sardonyx.runtime.secret_values import resolved
-from sardonyx.runtime.settings_sections import PeerSettings, SparkSettings
+from sardonyx.runtime.settings_sections import PeerSettings, SchemaRegistry, SparkSettings
 from sardonyx.state.look import json_form
 from spark_tasks.code import CodeBundle
 from spark_tasks.trial import Tried, try_functions
@@ -175,14 +175,14 @@ def _rows(client: Client, stage: Stage, facts: Mapping[str, LinkFacts], rows: in
         for place, messages in recent(settings, link, facts[link.name], share).items():
             if not messages:
                 continue
-            table, bad = _decoded(link, place, messages, settings.kafka.schema_registry)
+            table, bad = _decoded(link, place, messages, settings.kafka.registry)
             tables.append(table.slice(max(0, table.num_rows - share)))
             unread += bad
     # pyarrow takes a slice of a table without columns for one of as many rows as were asked for.
     return (together(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
 
 
-def _decoded(link: Link, place: Partition, messages: Sequence[Any], registry_url: str | None) -> tuple[pa.Table, int]:
+def _decoded(link: Link, place: Partition, messages: Sequence[Any], known: SchemaRegistry) -> tuple[pa.Table, int]:
     if link.kind == "internal":
         return together([block.decode([message.value()]) for message in messages]), 0
     batch = Batch(
@@ -190,7 +190,7 @@ def _decoded(link: Link, place: Partition, messages: Sequence[Any], registry_url
         positions={place: Position(messages[-1].offset() + 1)},
         spans={link.name: [(place, len(messages))]},
     )
-    read = read_topic(link, messages, registry_url, batch, time.time())
+    read = read_topic(link, messages, known, batch, time.time())
     return read.table, len(read.unread)
 
 

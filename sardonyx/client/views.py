@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from coordinator.core.explanation import Code, Explanation
 from queues.backlog import Precision
+from sardonyx.client.row_counts import counts_of, written_in_place
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import ENDED, Counts, JobStatus, PeerState, Scheduler, TaskState
 from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
-from sardonyx.core.spec import JobSpec, Route, TaskSpec, TaskType
+from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
 from sardonyx.core.text import plural
 
 if TYPE_CHECKING:
@@ -51,6 +53,18 @@ class LinkLag(Lag, frozen=True, kw_only=True):
     """About how many bytes its topic holds, read or not; None: not known, or a topic of yours."""
     kept_seconds: float | None = None
     """How long ago the oldest record of its topic was written; 0 if it holds none; None as above."""
+
+
+class PartitionLag(Lag, frozen=True, kw_only=True):
+    """What is unread in one partition that a task reads."""
+
+    link: str
+    topic: str
+    partition: int
+    committed: int | None = None
+    """The next offset to read, as the task has committed it; None: nothing yet."""
+    end: int | None = None
+    """The offset after the last record that it is to read, of those that are there."""
 
 
 class LinkAudit(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,8 +323,12 @@ def job_view(
         notes: task name -> note, as far as there are any.
         live: task name -> counts as they stand now in Kafka; None if Kafka cannot be asked.
     """
-    stages = {stage.name: _stage_view(stage, notes.get(stage.name), live) for stage in graph.stages}
-    views = [stages[name] if name in stages else _bound_view(spec, graph, name, stages) for name in graph.order]
+    counts = {stage.name: counts_of(stage.name, notes.get(stage.name), live or {}) for stage in graph.stages}
+    stages = {stage.name: _stage_view(stage, notes.get(stage.name), counts[stage.name]) for stage in graph.stages}
+    written = partial(written_in_place, graph, counts, changed=note is not None and note.revision > 1)
+    views = [
+        stages[name] if name in stages else _bound_view(spec, graph, name, stages, written) for name in graph.order
+    ]
     inside = {
         stage.name for stage in graph.stages if stage.fused
     }  # what comes out of the first of fused tasks is not counted
@@ -384,18 +402,8 @@ def task_notes(
     return {name: msgspec.json.decode(nodes[path], type=TaskNote) for name, path in paths.items() if path in nodes}
 
 
-def is_untouched(note: TaskNote) -> bool:
-    """Whether no peer can have committed anything for the task yet. Then its rows are zero, without asking Kafka."""
-    return note.state == "pending" and not note.peers and not note.failures
-
-
-def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] | None) -> TaskView:
+def _stage_view(stage: Stage, note: TaskNote | None, counts: Counts | None) -> TaskView:
     note = note or TaskNote(state="pending", n=0)
-    counts = note.counts
-    if counts is None and live is not None:
-        counts = live.get(stage.name)
-    if counts is None and is_untouched(note):
-        counts = Counts()
     return TaskView(
         name=stage.name,
         type=stage.task.type,
@@ -412,11 +420,13 @@ def _stage_view(stage: Stage, note: TaskNote | None, live: Mapping[str, Counts] 
     )
 
 
-def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView]) -> TaskView:
+def _bound_view(
+    spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, TaskView], written: Callable[[str], int | None]
+) -> TaskView:
     """Show a topic that is itself a link, or a fused task.
 
     The rows of such a topic are those that its neighbours read from it, or wrote to it. Of fused tasks, we count only
-    what leaves the micro-batch. It is not counted how many results meet a condition, or go over an edge of late or failed rows.
+    what leaves the micro-batch.
     """
     task = spec.task(name)
     # A job that was refused may have edges that no valid job has: those to tasks without a stage tell nothing.
@@ -428,9 +438,10 @@ def _bound_view(spec: JobSpec, graph: Graph, name: str, stages: Mapping[str, Tas
         telling = [stages[reader].rows_in for reader in neighbours if len(graph.stage(reader).ingress) == 1]
         known = [rows for rows in telling if rows is not None]
         rows = max(known) if known else None
-    elif not inner and all(spec.route(*edge) == Route() for edge in spec.workflow if edge[1] == name):
-        written = [view.rows_out for view in beside]
-        rows = None if None in written else sum(count for count in written if count is not None)
+    elif fused:
+        rows = None if inner else beside[0].rows_out
+    else:
+        rows = written(name)
     return TaskView(
         name=name,
         type=task.type,

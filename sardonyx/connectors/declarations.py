@@ -112,6 +112,7 @@ def kafka(
     register: bool | None = None,
     end_marker: bool | None = None,
     independent: bool | None = None,
+    lineage: bool | None = None,
 ) -> Connector:
     """A Kafka topic of the user's, one record a message; it is read and written in place.
 
@@ -138,6 +139,8 @@ def kafka(
             each partition when it completes or is stopped. A job with ``end="marker"`` reads up to there.
         independent: output: whether it runs as a task of its own, with a queue, a consumer group and transactions of its own.
             Then a topic that cannot be written stops only this output. An output with ``on_error`` always does.
+        lineage: output of a job with ``lineage=True``: whether each record has the header ``sx-from``, which says from which
+            offsets its batch was made. Then ``sardonyx job trace`` names the records that may hold something of one.
     """
     return _connector("kafka", locals())
 

@@ -250,6 +250,7 @@ OPTIONS: dict[str, dict[Use, dict[str, Option]]] = {
             "partitions": Option(int, "a number from 1 on", check=_from(1)),
             "end_marker": Option(bool, "true or false"),
             "independent": Option(bool, "true or false"),
+            "lineage": Option(bool, "true or false"),
         },
     },
     "generator": {

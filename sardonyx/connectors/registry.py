@@ -25,8 +25,11 @@ from sardonyx.connectors.topics.registry_formats import AvroFormat, ProtobufForm
 from sardonyx.core.errors import InternalError
 from sardonyx.core.spec import TaskSpec, is_custom
 from sardonyx.runtime.functions import import_function
+from sardonyx.runtime.settings_sections import SchemaRegistry
 
 __all__ = ["files_output", "output", "split_input", "topic_format"]
+
+NO_REGISTRY = SchemaRegistry()
 
 
 def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
@@ -93,12 +96,12 @@ def files_output(task: TaskSpec, job: str, *, bounded: bool) -> FilesOutput:
     return RollingFiles(task.options, job, task.name, Roll.parse(roll))
 
 
-def topic_format(options: dict[str, Any], registry: str | None = None) -> TopicFormat:
+def topic_format(options: dict[str, Any], registry: SchemaRegistry = NO_REGISTRY) -> TopicFormat:
     """How rows are written as records on the topic of a ``kafka`` connector.
 
     Args:
         options: of the connector: format, schema, key, and the format's own options.
-        registry: the schema registry that is asked if the options name none.
+        registry: the schema registry of the settings, which is asked if the options name none.
 
     Raises:
         SetupError: the format needs a registry, and its address or its driver is missing.

@@ -5,21 +5,20 @@ no batch. So its own queues fill, and if they have bounds, too, the tasks before
 
 **The rule.** A full queue holds the task that writes it, except
 
-1. a queue within a loop, which holds nobody: of two tasks that wait for each other none would ever go on;
+1. a queue within a loop, which holds no task: of two tasks that wait for each other none would ever go on;
 2. in a job that ends by itself, or is being stopped: a queue whose reader has no peer. Such a job may work its tasks off one
    after the other, each with all the peers that there are, and then the reader gets one only when the writer is complete.
 
 In a job that goes on, a task that is held counts as one that has nothing to read: it gives its peers to tasks of the job that
 have none (``docs/coordination.md``, "Taking turns"), so also to the reader that it waits for.
 
-**Why nothing ever stands still by it.** A task reads whatever comes over any of its queues, whatever comes over the others: rows
-that wait for others, as in a join, do so in its state, and count as read. So nothing but a full queue behind it keeps a task
-with a peer from reading. Without the queues of loops no task is behind itself. Take, of all tasks that are held, one behind
-which no other one is: the reader of its full queue is not held. It has a peer, or gets one, by 2; it reads, and the queue has
-room again.
+**Why no job ever stands still by it.** A task reads from each of its queues, whatever comes over the others: rows that wait for
+others, as in a join, do so in its state, and count as read. So only a full queue after it keeps a task with a peer from reading.
+Without the queues of loops no task comes after itself. So of all tasks that are held, there is one after which no other one is
+held. The reader of its full queue is not held, and has a peer, or gets one, by 2. It reads, and the queue has room again.
 
 Rows are those that the writer has committed as written, less those that the reader has committed as read
-(:mod:`sardonyx.core.link_counts`). Where that is not known, a queue holds nobody.
+(:mod:`sardonyx.core.link_counts`). Where that is not known, a queue holds no task.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Hold(msgspec.Struct, frozen=True):
         return (
             words
             if self.last == self.reader
-            else f"{words}, which is held itself; what all wait for is task {self.last}"
+            else f"{words}, which is held itself; all of them wait for task {self.last}"
         )
 
 

@@ -106,6 +106,11 @@ def rewired(before: Graph, after: Graph) -> bool:
     return bool(found.new or found.gone or found.touched)
 
 
+def changes_queues(before: Graph, after: Graph, *, resizes: bool) -> bool:
+    """Whether queues come, go or close by a change, or have another number of partitions by it (``resizes``)."""
+    return rewired(before, after) or bool(closing(before, after)) or resizes
+
+
 def closing(before: Graph, after: Graph) -> list[Stage]:
     """The stages, as they were, of which no batch may come after the change by the version before, although their queues stay:
     they write to a queue to which no row comes by the new version, or rows of other times; or they read other times of a topic.
@@ -458,6 +463,7 @@ __all__ = [
     "Obstacle",
     "Rewiring",
     "change_failure",
+    "changes_queues",
     "closing",
     "draining",
     "finished",

@@ -48,8 +48,8 @@ class DeleteLinks(msgspec.Struct, frozen=True):
 
 
 class ChangeLinks(msgspec.Struct, frozen=True):
-    """Fence the slots of a job that is changed, and make the topics that it has from then on; ends as LinksCreated or
-    LinksFailed.
+    """Fence the slots of a job that a change touches, read where they stand, and make the topics that it has from then on; ends
+    as LinksCreated or LinksFailed.
     """
 
     job: str

@@ -81,12 +81,16 @@ class LinkFacts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     when the link was made. None: any number."""
     adopts: Adopted | None = None
     """State, of a job that goes on with the states of another one: what the task begins with."""
+    reshards: bool = False
+    """With ``adopts``: the earlier job had another number of partitions, so each shard takes its keys from all shards of that."""
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Rows that a task has read, written and skipped, as committed with its positions.
 
-    ``dead``: skipped, but kept. ``late``: rows that came after their windows had closed, and that nothing else took.
+    ``dead``: skipped, but kept. ``late``: rows that came after their windows had closed, and that nothing else took. ``sent``: by
+    link, the rows written to topics in the place of outputs (:attr:`sardonyx.core.graph.Stage.in_place`); links without rows are
+    left out. None: it is not known, unless nothing at all was counted.
     """
 
     rows_in: int = 0
@@ -94,6 +98,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     skipped: int = 0
     dead: int = 0
     late: int = 0
+    sent: dict[str, int] | None = None
 
 
 class LastCommits(msgspec.Struct, frozen=True):
@@ -165,12 +170,12 @@ class JobSubmitted(UserEvent, frozen=True, kw_only=True, tag="submit"):
 
 
 class LinksCreated(Event, frozen=True, kw_only=True, tag="links-created"):
-    """Every topic of the job exists; ``links`` holds the facts by link name.
+    """Every topic of the job exists; ``links`` holds the facts by link name. Empty after a change by which they stay as they are.
 
-    ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by task and topic, where each partition
-    stood when its group had no member and no batch of the old revision could be committed any more; None where nothing was. What
-    comes from there on is worked by the new revision. Empty if the log could not hold it. ``topics``: the ids of the topics
-    that the job reads, by name; a topic that is deleted and created again has another one.
+    ``revision``: the one that a job is changed to; 0: the job is new. ``since``: then, by touched task and topic, where each
+    partition stood when its group had no member and no batch of the old revision could be committed any more; None where nothing
+    was. What comes from there on is worked by the new revision. Empty if the log could not hold it. ``topics``: the ids of the
+    topics that the job reads, by name; a topic that is deleted and created again has another one.
     """
 
     job: str

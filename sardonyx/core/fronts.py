@@ -63,8 +63,10 @@ class Held(NamedTuple):
     """A stretch of rows that a shard still holds, or a part of them.
 
     ``until``: the clock at which all of them are out; ``END``: at the end of the input, or when the shard holds nothing.
-    ``front``: all of them were made from this offset on, of each source partition.
+    ``front``: all of them were made from this offset on, of each source partition. ``since``: by number of the link that the task
+    reads, the offset from which on they came, in the partition of the shard. Of links that are missing it is not known: 0.
     """
 
     until: int
     front: Front
+    since: tuple[int, ...] = ()

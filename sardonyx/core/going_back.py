@@ -229,15 +229,34 @@ def adopting(
         clocks: then, the clocks of links.
     """
     read = {link.name for stage in graph.stages for link in stage.ingress if link.kind in ("input", "internal")}
+    queues = {link.name for stage in graph.stages for link in stage.ingress if link.kind == "internal"}
     found = {
-        name: replace(known, since=at, clocks=clocks.get(name)) if name in read else known
+        name: replace(known, since=at, clocks=_clocks(known.partitions, clocks.get(name), resized=name in queues))
+        if name in read
+        else known
         for name, known in facts.items()
     }
     for stage in graph.stages:
         link = state_link(stage)
         if link is not None and stage.name in adopts:
-            found[link.name] = replace(found[link.name], adopts=adopts[stage.name])
+            begun = adopts[stage.name]
+            reshards = len(begun.marks) != found[link.name].partitions
+            found[link.name] = replace(found[link.name], adopts=begun, reshards=reshards)
     return found
+
+
+def _clocks(partitions: int, known: list[tuple[int, int]] | None, *, resized: bool) -> list[tuple[int, int]] | None:
+    """With which clocks the partitions of a link begin, given those of the earlier job.
+
+    A queue that was read to its end has the same clock in all its partitions, since what is stated goes into each. So if it has
+    another number of them now, each begins with the least: then no row is late that was not. Partitions that were added to a
+    user's topic have no clock yet.
+    """
+    if known is None or not resized or len(known) == partitions:
+        return known
+    return [
+        (min((seen for seen, _ in known), default=NEVER), min((value for _, value in known), default=NEVER))
+    ] * partitions
 
 
 def state_topics(graph: Graph) -> dict[str, str]:

@@ -96,6 +96,11 @@ class Link(msgspec.Struct, frozen=True):
         return self.kind == "input" and self.options.get("end") == MARKER
 
     @property
+    def says_its_batch(self) -> bool:
+        """Whether this is a user's topic whose records say which batch wrote them."""
+        return self.kind == "output" and bool(self.options.get("lineage"))
+
+    @property
     def has_sentinels(self) -> bool:
         """Whether sentinels mark the end of this link (end positions mark the end of a bound input)."""
         return self.kind in ("internal", "splits")
@@ -131,6 +136,21 @@ class Stage(msgspec.Struct, frozen=True):
     def counted(self) -> list[Link]:
         """The internal links that it writes, for which its positions count rows one by one."""
         return [link for link in self.egress if link.kind == "internal"]
+
+    @property
+    def in_place(self) -> list[Link]:
+        """The users' topics that it writes in the place of outputs, which do not run."""
+        return [link for link in self.egress if link.kind == "output" and link.target != self.last.name]
+
+    @property
+    def takes_failed(self) -> bool:
+        """Whether it has a failed edge: a link that takes failed records."""
+        return any(link.route.of == "failed" for link in self.egress)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether it finds each bad record by itself. Otherwise the first one ends the job, or the task begins again."""
+        return self.task.on_error.leaves_out or self.takes_failed
 
     @property
     def last(self) -> TaskSpec:

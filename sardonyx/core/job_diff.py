@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from sardonyx.core.changing import Obstacle, not_given_up
 from sardonyx.core.changing_at import bounds_text, leads_to, pending, problems_at, settled, waits_text
 from sardonyx.core.conditions import condition_text, functions_in
+from sardonyx.core.diff_reach import OtherInputs, other_inputs
 from sardonyx.core.diff_ways import IN_PLACE, WAYS, Way, Ways
 from sardonyx.core.errors import Failure
 from sardonyx.core.graph import Link, graph_of, order_of
-from sardonyx.core.predecessors import Predecessor, ResumeProblem, topics_read
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, running, topics_read
 from sardonyx.core.resizing import awake, resized
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
 from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
@@ -107,6 +108,8 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the running job can be changed so that rows before a time go the old way, and others the new one, as far as the
     specs tell.
     """
+    other_inputs: list[OtherInputs] = []
+    """The tasks of both versions to which rows of other inputs come, also over paths on which nothing else differs."""
     waits: str = ""
     """If it is being changed at a time, what that waits for, in words."""
     waits_until: str = ""
@@ -148,9 +151,7 @@ def job_diff(
         job: the id of the old job, for the texts; its name by default.
         code: in what the modules of the two jobs differ; None: only the hashes in the specs are known.
     """
-    return _Comparison(
-        awake(settled(_plain(old))), _plain(new), before or Predecessor(old, "running"), job or old.name, code
-    ).result()
+    return _Comparison(awake(settled(_plain(old))), _plain(new), before or running(old), job or old.name, code).result()
 
 
 def _plain(spec: JobSpec) -> JobSpec:
@@ -216,6 +217,7 @@ class _Comparison:
             ],
             drop=not_given_up(self._old, self._new, ())[0] if self._ways.running else [],
             at_a_time="change" in ways and not self._refused("change") and self._at_a_time(),
+            other_inputs=other_inputs(self._old, self._new),
             waits="" if self._pending is None else waits_text(self._pending),
             waits_until=self._waits_until(),
         )

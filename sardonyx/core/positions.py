@@ -17,11 +17,12 @@ import msgspec
 from sardonyx.core.chains import Heard
 from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import NEVER, SourceClock
-from sardonyx.core.errors import InputError, InternalError, SetupError
+from sardonyx.core.errors import InternalError, SetupError
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.front_text import in_full, told
 from sardonyx.core.fronts import Front, Held
 from sardonyx.core.graph import Graph, Stage, is_endless
+from sardonyx.core.topics_anew import fewer_partitions, recreated
 
 Begins = tuple[tuple[int, int], ...]
 """Pairs of a time and an offset before which no row of that time or later stands, ascending."""
@@ -52,9 +53,11 @@ class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     by_link: dict[int, int] | None = None
     front: Front | None = None
     held: tuple[int, Front] | None = None
+    since: tuple[int, ...] | None = None
     ckpt: list[Any] | None = None
     begins: tuple[tuple[int, int], ...] | None = None
     waits: int | None = None
+    sent: dict[str, int] | None = None
     format: int = 1
 
 
@@ -69,6 +72,10 @@ _AROUND_FRONTS = 60
 """Bytes that two fronts need beside their own text: their names, and the clock of what is held."""
 _NO_FRONT = 2
 """Bytes of a front that says nothing."""
+_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
+
+_LONGEST_SENT = 600
+"""Bytes that rows by link to users' topics may take. If they take more, they are left out, and so not known."""
 
 COUNTED = 64
 """A task that writes to more internal links than this does not count rows by link: the text would become too long. If numbers of
@@ -132,8 +139,12 @@ class Position(NamedTuple):
             text = msgspec.structs.replace(text, begins=self.begins, format=3)
         if self.waits is not None:
             text = msgspec.structs.replace(text, waits=self.waits)
+        if counts.sent is not None and len(msgspec.json.encode(counts.sent)) <= _LONGEST_SENT:
+            text = msgspec.structs.replace(text, sent=counts.sent)
         if isinstance(self.told, dict):
             text = msgspec.structs.replace(text, by_link=self.told, format=POSITION_FORMAT)
+        if self.held is not None and self.held.since:
+            text = msgspec.structs.replace(text, since=self.held.since)
         if self.front is not None:
             whole = msgspec.json.encode(_with_fronts(text, self.front, self.held))
             if len(whole) <= LONGEST:
@@ -150,7 +161,7 @@ class Position(NamedTuple):
     def _coarser(self, text: _Metadata, room: int) -> _Metadata:
         """The text with fronts as they find room. What a task states rests on both, so each gets one half."""
         share = max((room - _AROUND_FRONTS) // (1 if self.held is None else 2), _NO_FRONT)
-        held = None if self.held is None else Held(self.held.until, told(self.held.front, share))
+        held = None if self.held is None else self.held._replace(front=told(self.held.front, share))
         return _with_fronts(text, told(self.front or (), share), held)
 
     @classmethod
@@ -166,11 +177,11 @@ class Position(NamedTuple):
             held = _Metadata()
         if held.format > POSITION_FORMAT:
             raise _unreadable(held.format)
-        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late)
+        counts = Counts(held.rows_in, held.rows_out, held.skipped, held.dead, held.late, held.sent)
         clock = SourceClock(held.seen, held.clock, held.idle)
         heard = None if held.heard is None else Heard(held.heard, held.partial)
         front = None if held.front is None else in_full(held.front)
-        kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]))
+        kept = None if held.held is None else Held(held.held[0], in_full(held.held[1]), held.since or ())
         apart = None if held.ckpt is None else Checkpoints.read(held.ckpt)
         rows = held.told if held.by_link is None else held.by_link
         made = (held.begins, held.waits)
@@ -178,7 +189,7 @@ class Position(NamedTuple):
 
 
 def _with_fronts(text: _Metadata, front: Front, held: Held | None) -> _Metadata:
-    return msgspec.structs.replace(text, front=front, held=held)
+    return msgspec.structs.replace(text, front=front, held=None if held is None else (held.until, held.front))
 
 
 def _unreadable(version: int) -> SetupError:
@@ -221,7 +232,17 @@ def add(one: Counts, other: Counts) -> Counts:
         one.skipped + other.skipped,
         one.dead + other.dead,
         one.late + other.late,
+        _sent(one, other),
     )
+
+
+def _sent(one: Counts, other: Counts) -> dict[str, int] | None:
+    """Where nothing was counted, nothing was sent. Else it must be known of both."""
+    if Counts() in (one, other):
+        return other.sent if one == Counts() else one.sent
+    if one.sent is None or other.sent is None:
+        return None
+    return {link: one.sent.get(link, 0) + other.sent.get(link, 0) for link in sorted({*one.sent, *other.sent})}
 
 
 def of_inputs(stage: Stage, held: Mapping[Partition, Position | None]) -> dict[str, list[int | None]]:
@@ -305,48 +326,6 @@ def continued(
                 start += [0] * (partitions - len(start))
                 found[link.name] = msgspec.structs.replace(facts[link.name], start=start)
     return found
-
-
-def other_topics(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
-    """The topics that have another id now than the one that is known of them. Where an id is missing, nothing is known."""
-    return {topic for topic, was in known.items() if now.get(topic, was) != was}
-
-
-def ids_after(known: Mapping[str, str], now: Mapping[str, str], before: Graph, after: Graph) -> dict[str, str]:
-    """The ids of the topics that a changed job reads: of those that it has read, the ones that it knew.
-
-    Args:
-        known: by topic, before the change.
-        now: as Kafka tells them.
-        before: the graph of the job.
-        after: that of its next version.
-    """
-    was, reads = ({link.topic for link in graph.links if link.kind == "input"} for graph in (before, after))
-    found = {topic: known.get(topic) if topic in was else now.get(topic) for topic in sorted(reads)}
-    return {topic: each for topic, each in found.items() if each is not None}
-
-
-def recreated(topic: str, reader: str, fix: str, where: Mapping[str, str]) -> InputError:
-    """The error for a topic with another id than the one that was read.
-
-    Args:
-        topic: its name.
-        reader: who has read the former one.
-        fix: what to do.
-        where: what the error is about.
-    """
-    message = f"Topic {topic} is not the one that {reader} has read: its id is another one."
-    return InputError("SX-INPUT-RECREATED", message, cause=_MADE_ANEW, fix=fix, where={**where})
-
-
-def fewer_partitions(topic: str, now: int, reader: str, read: int, fix: str, where: Mapping[str, str]) -> InputError:
-    """The error for a topic that has fewer partitions than were read, where no id says that it is another one."""
-    message = f"Topic {topic} has {now} partitions, and {reader} has read {read}."
-    return InputError("SX-RESUME-TOPIC", message, cause=_MADE_ANEW, fix=fix, where={**where})
-
-
-_MADE_ANEW = "The topic was deleted and created again, so the positions say nothing about it."
-_WITHOUT = "Submit the job without `--resume`, with the `start=` that you want."
 
 
 def total(positions: Iterable[Position | None]) -> Counts:

@@ -51,6 +51,11 @@ class Predecessor(NamedTuple):
         return Predecessor(self.spec, "completed" if graph.bounded else "stopped", topics=topics_read(graph), end=end)
 
 
+def running(spec: JobSpec) -> Predecessor:
+    """Return what is known from its spec of a job that has not ended."""
+    return Predecessor(spec, "running")
+
+
 def _end_of(graph: Graph, partitions: int) -> EndPoint | None:
     """What a job will have kept of its states when it is stopped."""
     keeping = [stage for stage in graph.stages if stateful(stage.task)]
@@ -97,4 +102,4 @@ def topics_read(graph: Graph) -> dict[str, frozenset[str]]:
     return {task: topics for task, topics in found.items() if topics}
 
 
-__all__ = ["Predecessor", "ResumeProblem", "topics_read"]
+__all__ = ["Predecessor", "ResumeProblem", "running", "topics_read"]

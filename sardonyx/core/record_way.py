@@ -5,6 +5,9 @@ from task to task: what was found on the links into a task are the offsets to lo
 what it wrote, and not which of its rows is made from which. So a message that is found *may* hold something of the record, unless
 its batch has read no other row. A message that is not found does not exist, if all was read that may be there: then the batch has
 written nothing, and the record was dropped. What was deleted, or says nothing of its batch, is not known, and nothing is guessed.
+
+Results of windows and joins say from which offset on the rows came that their shard held. So the record may be in each result of
+its shard from the batch that took it in until the shard holds it no longer.
 """
 
 from __future__ import annotations
@@ -140,6 +143,7 @@ def record_way(
     ended: Collection[str] = (),
     holding: Collection[str] = (),
     told: Callable[[str], Sequence[Told]] = lambda _: (),
+    done: Collection[str] = (),
 ) -> list[TaskWay]:
     """The way of a record, for each task that it may have come to, in the order of the tasks.
 
@@ -152,6 +156,7 @@ def record_way(
         ended: tasks that are complete.
         holding: tasks that hold rows back, such as those with windows.
         told: what peers have told of the batches of a task. It is asked only where what was written does not tell.
+        done: of the tasks that hold rows back, those that have written all that they will ever make of the record.
     """
     topic, partition, offset = record
     ways = {stage.name: TaskWay(stage.name) for stage in graph.stages}
@@ -163,7 +168,8 @@ def record_way(
         way = ways[stage.name]
         if way.reached:
             walk = _Walk(facts, stage, way, read, told)
-            walk.go(positions.get(stage.name, {}), ended=stage.name in ended, holds=stage.name in holding)
+            name = stage.name
+            walk.go(positions.get(name, {}), ended=name in ended, holds=name in holding, done=name in done)
             walk.pass_on(ways)
     return [ways[stage.name] for stage in graph.stages if ways[stage.name].reached]
 
@@ -183,7 +189,7 @@ class _Walk:
         self._incomplete: set[str] = set()
         """Links to which something may have been written that was not found."""
 
-    def go(self, positions: Mapping[Partition, Position | None], *, ended: bool, holds: bool) -> None:
+    def go(self, positions: Mapping[Partition, Position | None], *, ended: bool, holds: bool, done: bool) -> None:
         way, stage = self._way, self._stage
         if not way.whole:
             way.unknown.append("all that came to it")
@@ -195,18 +201,20 @@ class _Walk:
         worked = self._worked(positions, ended=ended)
         if not worked:
             return
-        results = [link for link in stage.egress if link.kind in ("internal", "parts")]
+        results = [link for link in stage.egress if link.kind in ("internal", "parts") or link.says_its_batch]
         states = [link for link in stage.egress if link.kind == "state"]
-        found = {link.name: self._written(link, worked) for link in [*states, *(() if holds and states else results)]}
-        signs = [sign for seen in found.values() for each in seen for sign in each.messages]
-        way.batches = _batches((message.at, message.origin, spans) for message, spans in signs)
+        found = {link.name: self._written(link, worked) for link in states}
+        found |= {link.name: self._written(link, worked, holds=holds) for link in results}
+        signs = [(message, spans) for seen in found.values() for each in seen for message, spans in each.messages]
+        # A result that is made of rows that were held before is no sign that its batch has worked the record.
+        took = (
+            (message.at, message.origin, [each for each in spans if _took(each, worked)]) for message, spans in signs
+        )
+        way.batches = _batches(sign for sign in took if sign[2])
         keeps = holds or stateful(stage.task)
-        if holds:
-            way.unknown.append(
-                "which of its results it is in: results of windows and joins do not say of which rows they are"
-            )
-        else:
-            self._outputs(results, found)
+        if holds and not done:
+            way.unknown.append("what it gives of it from now on: it may still hold it, or give it again")
+        self._outputs(results, found, holds=holds)
         if keeps and not holds:
             way.unknown.append("what it gives of it later: its state does not say of which rows it is")
         read = sum(len(offsets) for each in worked.values() for offsets in each.values())
@@ -214,7 +222,7 @@ class _Walk:
         way.dropped = certain and self._wrote_nothing(results)
         if not way.batches and not way.dropped and self._told_of(worked) and certain:
             way.dropped, way.unknown, self._incomplete = True, [], set()
-        if keeps:
+        if keeps and not (holds and done):
             self._lose(stage.egress)
         if not way.batches and not way.dropped:
             way.unknown.append(f"in which batch it was worked: {self._why_no_batch([*states, *results])}")
@@ -232,20 +240,29 @@ class _Walk:
                     worked.setdefault(link.name, {}).setdefault(place.partition, []).append(place.offset)
         return {name: {number: sorted({*offsets}) for number, offsets in each.items()} for name, each in worked.items()}
 
-    def _outputs(self, results: list[Link], found: Mapping[str, list[_Found]]) -> None:
+    def _outputs(self, results: list[Link], found: Mapping[str, list[_Found]], *, holds: bool) -> None:
         way, stage = self._way, self._stage
         for link in results:
+            if (
+                link.says_its_batch
+                and link.name not in self._incomplete
+                and not any(e.messages for e in found[link.name])
+            ):
+                way.unknown.append(
+                    f"whether it is in {link.topic}: no record there says so, as far as they are still there"
+                )
             for each in found[link.name]:
                 if each.messages:
                     messages = [message for message, _ in each.messages]
-                    sure = way.sure and all(m.origin is not None and m.origin.rows == 1 for m in messages)
+                    alone = all(m.origin is not None and m.origin.rows == 1 for m in messages)
+                    sure = way.sure and alone and not holds
                     offsets, rows = [m.offset for m in messages], sum(m.rows for m in messages)
                     files = list(dict.fromkeys(m.file for m in messages if m.file))
                     way.outputs.append(Output(link, each.partition, offsets, rows, sure, files))
-        topics = sorted({link.topic for link in stage.egress if link.kind == "output"})
+        topics = sorted({link.topic for link in stage.egress if link.kind == "output" and not link.says_its_batch})
         if topics:
             way.unknown.append(
-                f"which records of {listed(topics)} it became: topics of yours do not say of which batch they are"
+                f"which records of {listed(topics)} it became: they say it only of an output with lineage=True"
             )
         elif self._other_output:
             way.unknown.append(f"what {stage.last.name} wrote of it: its output does not say of which batch it is")
@@ -264,8 +281,12 @@ class _Walk:
         changed = any(self._facts[link.name].place is not None for link in self._stage.counted)
         return bool(results) and whole and not self._way.outputs and not elsewhere and not changed
 
-    def _written(self, link: Link, worked: Mapping[str, Mapping[int, Sequence[int]]]) -> list[_Found]:
-        """What the batches that have read these offsets have written to one link."""
+    def _written(
+        self, link: Link, worked: Mapping[str, Mapping[int, Sequence[int]]], *, holds: bool = False
+    ) -> list[_Found]:
+        """What the batches that have read these offsets have written to one link; of a task that holds rows back, also what later
+        ones have that may be made of them.
+        """
         places = [(name, number, offsets) for name, each in worked.items() for number, offsets in each.items()]
 
         def enough(messages: Sequence[Written]) -> bool:
@@ -275,7 +296,8 @@ class _Walk:
 
         found: list[_Found] = []
         missing: list[tuple[int, Seen]] = []
-        for number, seen in sorted(self._read(link, enough).items()):
+        for number, read in sorted(self._read(link, enough).items()):
+            seen = _of_held_rows(read) if holds else read
             taken = [(message, spans) for message in seen.messages if (spans := list(_spans(message, places)))]
             found.append(_Found(number, taken))
             if seen.why or not all(_is_complete(seen, *place) for place in places):
@@ -333,10 +355,36 @@ def _spans(message: Written | Told, places: Iterable[tuple[str, int, Sequence[in
     """What the batch of a message has read, where that is one of these offsets."""
     for link, number, offsets in places:
         span = None if message.origin is None else message.origin.span([link], number)
-        if span is not None:
-            at = bisect_left(offsets, span.start)
-            if at < len(offsets) and offsets[at] < span.end:
-                yield link, span
+        if span is not None and _is_among(offsets, _first(span), span.end):
+            yield link, span
+
+
+def _is_among(offsets: Sequence[int], start: int, end: int) -> bool:
+    at = bisect_left(offsets, start)
+    return at < len(offsets) and offsets[at] < end
+
+
+def _first(span: Span) -> int:
+    """From which offset on the rows came that a message may be made of."""
+    return span.start if span.since is None else span.since
+
+
+def _took(read: tuple[str, Span], worked: Mapping[str, Mapping[int, Sequence[int]]]) -> bool:
+    """Whether it is what a batch has read itself that is one of these offsets."""
+    link, span = read
+    return _is_among(worked[link][span.partition], span.start, span.end)
+
+
+def _of_held_rows(seen: Seen) -> Seen:
+    """The same, in which results of a task that holds rows back say of which rows they are, or nothing."""
+    messages = [
+        message
+        if message.origin is None
+        or all(span.since is not None for each in message.origin.spans.values() for span in each)
+        else message._replace(origin=None)
+        for message in seen.messages
+    ]
+    return seen._replace(messages=messages)
 
 
 def _after_earlier(messages: Sequence[Written], link: str, partition: int, offset: int) -> int | None:
@@ -360,13 +408,13 @@ def _is_complete(seen: Seen, link: str, partition: int, offsets: Sequence[int]) 
         if message.origin is None:
             return False
         span = message.origin.span([link], partition)
-        if span is not None and span.start > offsets[-1]:  # of a later batch
+        if span is not None and _first(span) > offsets[-1]:  # of a later batch, and no earlier row is held any more
             return True
     return seen.to_end
 
 
 def _what_is_missing(link: Link, number: int, seen: Seen) -> str:
-    name = f"{link.name}[{number}]"
+    name = f"{link.name if link.owned else link.topic}[{number}]"
     if seen.why:
         return f"what it has written to {name}: {seen.why}"
     if any(message.origin is None for message in seen.messages):
@@ -374,9 +422,8 @@ def _what_is_missing(link: Link, number: int, seen: Seen) -> str:
     if seen.begins > seen.deleted:
         return f"what it has written to {name} before offset {seen.begins:,}: it was not read in time"
     if seen.deleted:
-        return (
-            f"what it has written to {name} before offset {seen.deleted:,}: it is deleted, since its reader has read it"
-        )
+        why = ", since its reader has read it" if link.owned else ""
+        return f"what it has written to {name} before offset {seen.deleted:,}: it is deleted{why}"
     return f"what it has written to the end of {name}: a transaction there is open"
 
 
@@ -386,12 +433,14 @@ def _batches(signs: Iterable[tuple[float | None, Origin | None, list[tuple[str, 
     """
     batches: dict[bytes, Batch] = {}
     for at, origin, spans in signs:
-        key = None if origin is None else encode(origin)
-        if origin is None or key is None:
+        own = None if origin is None else origin.own
+        key = None if own is None else encode(own)
+        if own is None or key is None:
             continue
         known = batches.get(key)
         times = [each for each in (at, None if known is None else known.at) if each is not None]
-        batches[key] = Batch(origin.by, spans, origin.rows, min(times, default=None))
+        read = [(link, span._replace(since=None)) for link, span in spans]
+        batches[key] = Batch(own.by, read, own.rows, min(times, default=None))
     return sorted(batches.values(), key=lambda batch: (batch.at or 0.0, list(batch.read)))
 
 

@@ -25,9 +25,10 @@ from sardonyx.core.changing_at import pending
 from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import LinkFacts
+from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, LinkKind, graph_of
 from sardonyx.core.positions import Partition, Position, clock_of
-from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.spec import JobSpec, stateful, whole_of
 from sardonyx.core.text import listed
 
 Held = Mapping[str, Mapping[Partition, Position | None]]
@@ -38,6 +39,10 @@ UNREAD = "SX-JOB-CHANGE-UNREAD"
 """The code of the error that queues are not read to their end yet."""
 RESTING: tuple[LinkKind, ...] = ("input", "splits")
 """The links of which nothing is read while inputs stand still."""
+
+
+_MOVES = "stop the job, and submit the new version with `--resume`: its keys move then, with their state"
+_BEGINS = "only a new job can have them, which makes its state of the rows from its `start=` on"
 
 
 class Hindrance(NamedTuple):
@@ -82,9 +87,10 @@ def hindrances(old: JobSpec, new: JobSpec) -> Iterator[Hindrance]:
         yield Hindrance(f"the number of partitions cannot change while a change at {waits.time} is not complete")
     for stage in before.stages:
         if stateful(stage.task):
+            moves = state_link(stage) is not None and whole_of(stage.task) is None
             yield Hindrance(
                 f"task {stage.name} keeps a state, and with {new.partitions} partitions its keys would be in other ones; "
-                "only a new job can have them, which makes its state of the rows from its `start=` on",
+                + (_MOVES if moves else _BEGINS),
                 stage.name,
             )
     keeping = {stage.name for stage in before.stages if stateful(stage.task)}

@@ -25,6 +25,8 @@ def resume_problems(
     spec: JobSpec,
     at: int | None = None,
     replays: CheckpointPoint | None = None,
+    *,
+    reshards: bool = True,
 ) -> Iterator[ResumeProblem]:
     """All reasons why a job cannot go on from another one; the first one counts most. None: it can.
 
@@ -34,6 +36,7 @@ def resume_problems(
         spec: the new job. Both specs must have a graph: unique names, no cycle.
         at: from its last checkpoint at or before this time, in microseconds; None: from where it ended.
         replays: a checkpoint with whose states the new job works rows of the earlier one once more, which may still run.
+        reshards: whether states can be divided among another number of partitions; not by the rules before 4.
     """
     if before is None or before.refused:
         problem = _refused() if before is not None else _unknown()
@@ -42,7 +45,7 @@ def resume_problems(
     if replays is not None:
         known = topics_read(graph_of(before.spec, "", ""))
         for problem in (
-            *problems_at(before, spec, replays),
+            *problems_at(before, spec, replays, reshards=reshards),
             *unknown_states(before.spec, spec),
             *_of_specs(before, spec, known),
         ):
@@ -50,14 +53,14 @@ def resume_problems(
         return
     yield from _as_it_stands(resumes, before, at)
     if at is None:
-        yield from _as_it_ended(resumes, before, spec)
+        yield from _as_it_ended(resumes, before, spec, reshards=reshards)
         yield from _of_specs(before, spec, before.topics)
         return
     point = last_at(before.checkpoints, at)
     if point is None:
-        yield no_point(before, at)
+        yield no_point(before.checkpoints, at)
         return
-    yield from problems_at(before, spec, point)
+    yield from problems_at(before, spec, point, reshards=reshards)
     yield from _of_specs(before, spec, point.offsets)
 
 
@@ -93,7 +96,7 @@ def _as_it_stands(resumes: str, before: Predecessor, at: int | None) -> Iterator
         )
 
 
-def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec) -> Iterator[ResumeProblem]:
+def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec, *, reshards: bool) -> Iterator[ResumeProblem]:
     """Reasons that lie in how the earlier job ended."""
     if before.status not in ("stopped", "completed") and (left := _left_behind(before.spec)):
         yield ResumeProblem(
@@ -117,7 +120,8 @@ def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec) -> Iterator[R
             task=with_state[0],
         )
     elif before.status == "stopped" and before.end is not None:
-        yield from of_states(graph_of(before.spec, "", ""), graph_of(spec, "", ""), before.end.marks, spec.partitions)
+        old, new = graph_of(before.spec, "", ""), graph_of(spec, "", "")
+        yield from of_states(old, new, before.end.marks, spec.partitions, reshards=reshards)
 
 
 def _of_specs(before: Predecessor, spec: JobSpec, known: Mapping[str, Collection[str]]) -> Iterator[ResumeProblem]:

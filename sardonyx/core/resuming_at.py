@@ -8,7 +8,7 @@ from sardonyx.core.going_back import state_link
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.joining import JOIN_TIME
 from sardonyx.core.predecessors import Predecessor, ResumeProblem
-from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.spec import JobSpec, stateful, whole_of
 from sardonyx.core.spec_fields import kind_of_field, task_changes
 from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.structure import reach_of
@@ -20,25 +20,28 @@ _NAMED = 5
 _SAME = "keep what the earlier job has, or submit the job without `--resume`"
 
 
-def problems_at(before: Predecessor, spec: JobSpec, point: CheckpointPoint) -> Iterator[ResumeProblem]:
+def problems_at(
+    before: Predecessor, spec: JobSpec, point: CheckpointPoint, *, reshards: bool = True
+) -> Iterator[ResumeProblem]:
     """Reasons why a job cannot go on from a checkpoint of another one.
 
     Args:
         before: the earlier job.
         spec: the new job.
         point: the checkpoint.
+        reshards: as of :func:`of_states`.
     """
     old, new = graph_of(before.spec, "", ""), graph_of(spec, "", "")
     yield from _of_checkpoints(new, point)
     yield from _of_inputs(before.spec, old, new)
-    yield from of_states(old, new, point.marks, spec.partitions)
+    yield from of_states(old, new, point.marks, spec.partitions, reshards=reshards)
     yield from _of_times(new)
     yield from _of_results(spec, new)
 
 
-def no_point(before: Predecessor, at: int) -> ResumeProblem:
-    """That a job has no checkpoint at a time or before."""
-    known = [time_text(point.at) for point in before.checkpoints]
+def no_point(checkpoints: Sequence[CheckpointPoint], at: int) -> ResumeProblem:
+    """Return the reason that none of the checkpoints of a job has this time or an earlier one."""
+    known = [time_text(point.at) for point in checkpoints]
     shown = f"it keeps those at {listed(known[:_NAMED])}" if known else "there is none that all its tasks have"
     return ResumeProblem(
         f"it has no checkpoint at {time_text(at)} or before" if known else "it has no checkpoint",
@@ -92,7 +95,7 @@ def _of_inputs(spec: JobSpec, old: Graph, new: Graph) -> Iterator[ResumeProblem]
 
 
 def of_states(
-    old: Graph, new: Graph, marks: Mapping[str, Sequence[object]], partitions: int
+    old: Graph, new: Graph, marks: Mapping[str, Sequence[object]], partitions: int, *, reshards: bool = True
 ) -> Iterator[ResumeProblem]:
     """Tasks of which the new job cannot go on with the state.
 
@@ -101,6 +104,7 @@ def of_states(
         new: that of the new one.
         marks: by task with state, something for each partition.
         partitions: of the new job.
+        reshards: whether keys can move to other partitions; not by the rules before 4.
     """
     stages = {stage.name: stage for stage in new.stages}
     for stage in old.stages:
@@ -108,8 +112,10 @@ def of_states(
             continue
         other = stages.get(stage.name)
         differs = "the new job has no such task" if other is None else _difference(stage, other)
-        if not differs and len(marks.get(stage.name, ())) != partitions:
-            differs = f"the new job has {partitions} partitions, and keys would move to others"
+        if not differs and not marks.get(stage.name):
+            differs = "nothing is known of it"
+        if not differs and len(marks[stage.name]) != partitions:
+            differs = _stays(stage, partitions, reshards=reshards)
         if differs:
             yield ResumeProblem(
                 f"the state of its task {stage.name} has no place in the new job",
@@ -117,6 +123,16 @@ def of_states(
                 _SAME,
                 task=stage.name,
             )
+
+
+def _stays(stage: Stage, partitions: int, *, reshards: bool) -> str:
+    """Why the state of a task cannot be divided among another number of partitions; nothing: it can."""
+    if not reshards:
+        return f"the new job has {partitions} partitions, and some coordinators are of a release that cannot move keys"
+    if whole_of(stage.task) is not None:
+        kept = "its graph" if stage.task.graph is not None else "its rows"
+        return f"the new job has {partitions} partitions, and {kept} cannot be divided among them anew"
+    return ""
 
 
 def unknown_states(before: JobSpec, spec: JobSpec) -> Iterator[ResumeProblem]:

@@ -39,7 +39,8 @@ class HeldRows(NamedTuple):
         if not self.stretches:
             return None
         count = max(len(held.front) for held in self.stretches)
-        return Held(max(held.until for held in self.stretches), least((held.front for held in self.stretches), count))
+        front = least((held.front for held in self.stretches), count)
+        return Held(max(held.until for held in self.stretches), front, _earliest(held.since for held in self.stretches))
 
     @property
     def without_end(self) -> bool:
@@ -59,13 +60,19 @@ class HeldRows(NamedTuple):
             if held.until <= closed:
                 continue
             if found and found[-1].front == held.front:
-                found[-1] = Held(max(found[-1].until, held.until), held.front)
+                since = _earliest((found[-1].since, held.since))
+                found[-1] = Held(max(found[-1].until, held.until), held.front, since)
             else:
                 found.append(held)
         while len(found) > MOST_HELD:
             pairs = [HeldRows(tuple(found[at : at + 2])).merged for at in range(0, len(found), 2)]
             found = [pair for pair in pairs if pair is not None]
         return HeldRows(tuple(found))
+
+
+def _earliest(since: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The least of each link; of one that some do not name, nothing is known."""
+    return tuple(map(min, zip(*since, strict=False)))
 
 
 class Sources:

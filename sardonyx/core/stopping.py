@@ -5,14 +5,14 @@ It is asked before the stop, by the rules that the coordinator has for the job w
 
 from __future__ import annotations
 
-from sardonyx.core.predecessors import Predecessor, ResumeProblem
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, running
 from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec, stateful
 
 
 def may_follow(job: str, spec: JobSpec, new: JobSpec) -> bool:
     """Whether a job can be stopped, so that another one goes on from there. Both specs have a graph."""
-    stopped = Predecessor(spec, "running").once_ended()
+    stopped = running(spec).once_ended()
     return stopped.status == "stopped" and not any(resume_problems(job, stopped, new))
 
 
@@ -27,7 +27,7 @@ def ends_here(
         known: what is known of it if it was stopped already; None: it is still to end.
         closed: whether its windows close then.
     """
-    before = Predecessor(spec, "running").once_ended()._replace(closed=closed) if known is None else known
+    before = running(spec).once_ended()._replace(closed=closed) if known is None else known
     return next(resume_problems(job, before, spec), None)
 
 

@@ -12,14 +12,16 @@ from msgspec.structs import replace
 
 from sardonyx.core.changing import wires
 from sardonyx.core.conditions import functions_in
-from sardonyx.core.events import LinkFacts
+from sardonyx.core.events import RULES, LinkFacts
 from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.resizing import resized
 from sardonyx.core.source_fronts import Sources
 from sardonyx.core.spec import JobSpec, Route, references_of
 
 
-def untouched(old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[str, LinkFacts]) -> list[str]:
+def untouched(
+    old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[str, LinkFacts], rules: int = RULES
+) -> list[str]:
     """The stages whose peers work by both versions alike.
 
     Args:
@@ -27,6 +29,7 @@ def untouched(old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[
         new: the job as it is to be.
         same: the stages whose functions are known to be the same in the code of both versions.
         facts: of the job's links so far.
+        rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records.
     """
     before, after = graph_of(old, "", ""), graph_of(new, "", "")
     if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
@@ -43,7 +46,7 @@ def untouched(old: JobSpec, new: JobSpec, same: Collection[str], facts: Mapping[
             if link.kind == "internal"
         )
         and all(
-            before.stage(link.target).task.batch_size == after.stage(link.target).task.batch_size
+            _reads_alike(before.stage(link.target), after.stage(link.target), rules)
             for link in stage.egress
             if link.kind == "internal"
         )
@@ -68,6 +71,11 @@ def _whole(graph: Graph) -> tuple[object, ...]:
 def _as_read(stage: Stage) -> Stage:
     """A stage without the conditions and bounds of the queues that it reads: those concern their writers."""
     return replace(stage, ingress=[replace(link, route=Route(), max_backlog=None) for link in stage.ingress])
+
+
+def _reads_alike(reader: Stage, then: Stage, rules: int) -> bool:
+    """Whether a writer cuts what it writes alike, and knows what becomes of a row that is too large for the queue."""
+    return reader.task.batch_size == then.task.batch_size and (rules < 4 or reader.isolates == then.isolates)
 
 
 def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:

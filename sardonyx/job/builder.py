@@ -60,8 +60,8 @@ class Job(Relations, Graphs, Rounds, Cycles):
         weight: its share of the peers, relative to other jobs of its priority.
         percentage: its share of all peers, where the cluster's scheduler is ``percentage``.
         max_peers: at most this many peers, over all its tasks.
-        max_backlog: how many rows of a queue between two tasks may be unread: with more the task that writes it pauses. A number
-            for all queues, or by queue, such as ``{"clean.label": 50_000}``; 0: any number. None: what the cluster says
+        max_backlog: how many rows of a queue between two tasks may be unread before the task that writes it pauses. A
+            number for all queues, or by queue, such as ``{"clean.label": 50_000}``; 0: any number. None: the cluster's default
             (``coordinator.max_backlog``). docs/jobs.md has the rules.
         lineage: whether `sardonyx job progress` can tell at any time how far each source partition is through the whole job.
         checkpoint_every: of which times its tasks keep their state: with "1 min" of each full minute of event time. `sardonyx

@@ -29,9 +29,9 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = frozenset({"__import__", "import_module"})
 _RUNS = frozenset({"exec", "eval"})
 _IMPORTERS = frozenset({"importlib", "pkgutil", "runpy"})
-"""By which a module imports what its text need not name."""
+"""Modules with which another one can import what its text does not name."""
 _MODULE = re.compile(r"(\w+)[.:]\w")
-"""How a text begins that may name something in a module."""
+"""The beginning of a text that may name something in a module, such as ``"helpers:fn"``."""
 
 
 class Bundle(NamedTuple):

@@ -31,6 +31,7 @@ from sardonyx.job import (
     validate_edges,
     validate_graphs,
     validate_keyed,
+    validate_outputs,
     validate_programs,
     validate_relations,
     validate_rounds,
@@ -103,7 +104,7 @@ def problems_of(
         *validate_times.problems_of_times(spec),
         *validate_times.problems_of_columns(spec),
         *_shared_places(spec),
-        *_end_markers(spec),
+        *validate_outputs.problems_of_topics(spec),
     ]
     if import_functions:
         find = partial(_find, functions or {})
@@ -254,24 +255,6 @@ def _unlinked_tasks(spec: JobSpec) -> Iterator[SardonyxError]:
         if task.type != "output" and task.name not in left:
             fix = "add a task or an output after it, or remove it"
             yield problem("SX-JOB-NO-WAY-OUT", task.name, "nothing comes after it", fix=fix)
-
-
-def _end_markers(spec: JobSpec) -> Iterator[SardonyxError]:
-    writers: dict[str, list[TaskSpec]] = {}
-    for task in spec.catalog:
-        if task.type == "output" and task.connector == "kafka":
-            writers.setdefault(str(task.options.get("topic")), []).append(task)
-    for topic, tasks in writers.items():
-        marking = next((task for task in tasks if task.options.get("end_marker")), None)
-        if marking is not None and len(tasks) > 1:
-            other = next(task for task in tasks if task is not marking)
-            yield problem(
-                "SX-JOB-END-MARKER",
-                marking.name,
-                f"it has end_marker, but {other.name!r} writes to topic {topic!r}, too",
-                cause="each output writes its end marker when it has ended, and readers stop at the first one",
-                fix="make them one output that comes after all these tasks, or give each a topic of its own",
-            )
 
 
 def _cycle(spec: JobSpec) -> Iterator[SardonyxError]:

@@ -226,7 +226,7 @@ def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
         from queues import topics
         from sardonyx.connectors.registry import topic_format
 
-        form = topic_format(output.options, settings.kafka.schema_registry)
+        form = topic_format(output.options, settings.kafka.registry)
         records = topics.read_committed(settings, str(output.options["topic"]))
         return to_records(form.decode([value for _, value in records], [key for key, _ in records]).table)
     from sardonyx.connectors.files.written import rows_in

@@ -19,4 +19,10 @@ REQUEST_SECONDS = REGISTRY.histogram(
     "Time from a request to ZooKeeper to its answer, for requests that wait for it.",
     most=1,
 )
+CERTIFICATES = REGISTRY.gauge(
+    "sardonyx_certificate_ends_timestamp_seconds",
+    "Until when the certificate is valid that a setting names, with which the process logs in, in seconds since 1970.",
+    ["setting"],
+    most=3,
+)
 LINES = REGISTRY.counter("sardonyx_log_lines_total", "Lines that the daemon logged, by level.", ["level"], most=6)

@@ -19,6 +19,7 @@ from sardonyx.core.secrets import MASK, is_secret
 from sardonyx.runtime.daemon_metrics import LINES
 from sardonyx.runtime.secret_values import KNOWN
 from sardonyx.runtime.settings import Settings
+from sardonyx.runtime.this_process import THIS
 
 
 def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> None:
@@ -34,6 +35,7 @@ def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> No
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         _count,
+        *([] if THIS.role == "client" or settings.log.format == "console" else [_whose(settings.deployment)]),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
         mask_secrets,
@@ -62,6 +64,15 @@ def _count(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMappin
     """A structlog processor: counts the line."""
     LINES.add(level="error" if level in ("exception", "critical", "fatal") else level)
     return event
+
+
+def _whose(deployment: str) -> structlog.typing.Processor:
+    """A structlog processor: the line says which process of which deployment wrote it. What the line itself says stays."""
+
+    def said(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {**THIS.facts(deployment), **event}
+
+    return said
 
 
 def mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -12,6 +12,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +22,8 @@ import structlog
 from sardonyx.core.addresses import listening_place, reached_at
 from sardonyx.core.errors import SetupError
 from sardonyx.core.version import VERSION
-from sardonyx.runtime.daemon_metrics import BUILD, THREADS
+from sardonyx.runtime.certificates import ends
+from sardonyx.runtime.daemon_metrics import BUILD, CERTIFICATES, THREADS
 from sardonyx.runtime.metrics import REGISTRY, Metric, Registry
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def served(settings: Settings, daemon: str, live: Probe, ready: Probe) -> Iterat
         yield ""
         return
     present(daemon)
+    CERTIFICATES.follow(partial(ends, settings))
     try:
         server = _Server(place, rendering(settings.deployment, REGISTRY), {"/livez": live, "/readyz": ready})
     except OSError as error:

@@ -5,7 +5,8 @@ Precedence: defaults < ``sardonyx.toml`` (found upwards from the working directo
 in the environment the dots are written ``__``. An unknown key is an error that names the nearest known one.
 
 Settings of the Kafka client pass through unchanged: every key below ``kafka.`` that has a dot of its own, such as
-``kafka.security.protocol`` or ``SARDONYX__KAFKA__SASL__PASSWORD``, goes to librdkafka as it is.
+``kafka.security.protocol`` or ``SARDONYX__KAFKA__SASL__PASSWORD``, goes to librdkafka as it is. What is below
+``kafka.schema.registry.`` goes to the client of the schema registry instead.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class _Layer:
         self.origins: dict[str, str] = {}
         unknown = []
         for written, value, origin in entries:
-            key = "kafka.bootstrap_servers" if written == "kafka.bootstrap.servers" else written
+            key = _ALIASES.get(written, written)
             if is_known(key):
                 self.values[key] = value
                 self.origins[key] = origin
@@ -298,6 +299,11 @@ def _declared(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 _OPEN = ("kafka.", "spark.conf.", "zookeeper.auth.sasl.")
 """Keys below these belong to librdkafka, Spark or kazoo and pass through unchanged."""
 _KNOWN = frozenset(key for key, _ in _declared(Settings))
+_ALIASES = {
+    "kafka.bootstrap.servers": "kafka.bootstrap_servers",
+    "kafka.schema.registry.url": "kafka.schema_registry",
+}
+"""What the clients call settings for which we have a name."""
 _DURATIONS = frozenset(
     key
     for key, field in _declared(Settings)

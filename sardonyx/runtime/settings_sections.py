@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
@@ -124,6 +124,26 @@ class ZookeeperSettings(_Section):
         return arguments
 
 
+class SchemaRegistry(NamedTuple):
+    """Where a schema registry is, and the options of its client."""
+
+    url: str | None = None
+    options: tuple[tuple[str, KafkaValue], ...] = ()
+    """``basic.auth.user.info``, ``ssl.ca.location`` and the like."""
+
+    def at(self, url: str | None) -> SchemaRegistry:
+        """The registry that a job names; None: this one. The login goes to no other address than the one of the settings: who
+        submits a job could have it sent anywhere.
+        """
+        if url is None or url == self.url:
+            return self
+        return SchemaRegistry(url, tuple(each for each in self.options if each[0].startswith("ssl.")))
+
+
+_OF_REGISTRY = "schema.registry."
+"""With what the keys begin that are options of the schema registry's client, and not of Kafka's."""
+
+
 class KafkaSettings(_Section):
     """Where Kafka is, and the options of its client."""
 
@@ -135,7 +155,9 @@ class KafkaSettings(_Section):
     replication_factor: int = -1
     """Of the topics we create; -1 leaves it to the broker."""
     schema_registry: str | None = None
-    """Address of the schema registry for topics in Avro: ``http://HOST:PORT``."""
+    """Address of the schema registry for topics in Avro: ``http://HOST:PORT``. Options of its client, such as its login, are
+    below ``kafka.schema.registry.``.
+    """
 
     @field_validator("replication_factor")
     @classmethod
@@ -154,7 +176,14 @@ class KafkaSettings(_Section):
     def client(self) -> dict[str, KafkaValue]:
         """The configuration of a librdkafka client for these settings; add to it, it is a new dict."""
         where = {"bootstrap.servers": self.bootstrap_servers} if self.bootstrap_servers else {}
-        return {**where, **(self.model_extra or {})}
+        return where | {k: v for k, v in (self.model_extra or {}).items() if not k.startswith(_OF_REGISTRY)}
+
+    @property
+    def registry(self) -> SchemaRegistry:
+        """The schema registry of jobs that name none."""
+        extra = (self.model_extra or {}).items()
+        options = ((key.removeprefix(_OF_REGISTRY), value) for key, value in extra if key.startswith(_OF_REGISTRY))
+        return SchemaRegistry(self.schema_registry, tuple(sorted(options)))
 
     @property
     def principal(self) -> str:

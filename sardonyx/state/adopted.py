@@ -8,7 +8,7 @@ shard is made again from both logs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from sardonyx.state.base import Store
 from sardonyx.state.log import SPARE, LogState
 from sardonyx.state.messages import Mark, about
 from sardonyx.state.restore import Restore
+from sardonyx.state.share import Share
 from sardonyx.state.undo import as_entries
 
 
@@ -55,9 +56,11 @@ class AdoptedState:
     Args:
         adopted: which log, and which commits of it.
         topic: that log.
+        share: makes what a shard takes of all shards of the earlier job; None: each goes on with the one of its number.
     """
 
-    def __init__(self, adopted: Adopted, topic: EarlierLog) -> None:
+    def __init__(self, adopted: Adopted, topic: EarlierLog, share: Callable[[int], Share] | None = None) -> None:
+        self._share = share
         self.at, self.begun = adopted.at, adopted.begun
         """As of :class:`~sardonyx.core.events.Adopted`."""
         self._adopted = adopted
@@ -79,53 +82,68 @@ class AdoptedState:
             InputError: ``SX-RESUME-GONE``: the log does not hold the checkpoint any more. ``SX-STATE-SHAPE``: the columns of a
                 store are others now.
         """
-        if number >= len(self._adopted.marks):
-            return None
-        mark = Mark(*self._adopted.marks[number])
-        if mark.seq:
-            fill_at(mark, self.at, number, stores, by_rows, self._topic, self._adopted.topic)
+        if self._share is None:
+            self._read(number, stores, by_rows)
+        else:
+            share = self._share(number)
+            for place in range(len(self._adopted.marks)):
+                for turn in range(share.turns):
+                    share.begin(turn)
+                    self._read(place, stores, by_rows, share.takes)
+            share.finish(stores.all)
         entries = sum(len(store) for store in stores.all.values())
         if not entries:
             return None
         rows = 2 * entries + SPARE + 1  # so a round of restatement begins with the first commit
         return LogState(Mark(*FIRST_COMMIT), rows)
 
-
-def fill_at(
-    mark: Mark,
-    at: int | None,
-    number: int,
-    stores: OpenStores,
-    by_rows: Collection[str],
-    topic: EarlierLog,
-    name: str,
-) -> None:
-    """Fill the stores of a shard with a checkpoint of a log. ``at`` None: with what the commit left. What stands in the log after
-    the commit is left out.
-    """
-    restore = Restore(mark, stores.all, topic=name, partition=number, others=by_rows, make=stores.open)
-    problem: InputError | None = None
-    try:
-        restore.read(_up_to(mark, topic.read(number, restore.start, topic.end(number)), {"topic": name}))
-        restore.finish()
-    except InputError as error:
-        problem = error
-    if problem is not None and problem.code == "SX-STATE-TORN":
-        raise InputError(
-            "SX-RESUME-GONE",
-            "the state of the checkpoint that the job goes on from is gone",
-            cause=f"the log of the earlier job does not hold it: {problem.cause}",
-            fix="resume another checkpoint of it, or submit the job without `--resume`; of a replay, ask for a later `--from`",
-            where={"topic": name, "partition": number},
+    def _read(
+        self,
+        number: int,
+        stores: OpenStores,
+        by_rows: Collection[str],
+        takes: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> None:
+        """Add what a shard of the earlier job had, or what is taken of it. What its log holds after the commit is left out."""
+        mark, topic = Mark(*self._adopted.marks[number]), self._adopted.topic
+        if not mark.seq:
+            return
+        restore = Restore(
+            mark,
+            stores.all,
+            topic=topic,
+            partition=number,
+            others=by_rows,
+            make=stores.open,
+            begun=LogState(Mark(mark.base)),  # the stores may hold what came of other shards
+            takes=takes,
         )
-    if problem is not None:
-        raise problem
-    for store, undo in ({} if at is None else restore.undo.get(at, {})).items():
-        stores.all[store].apply(as_entries(undo, stores.all[store]))
+        problem: InputError | None = None
+        try:
+            messages = self._topic.read(number, restore.start, self._topic.end(number))
+            restore.read(_up_to(mark, messages, {"topic": topic}))
+            restore.finish()
+        except InputError as error:
+            problem = error
+        if problem is not None:
+            raise _gone(problem, topic, number) if problem.code == "SX-STATE-TORN" else problem
+        for name, undo in ({} if self.at is None else restore.undo.get(self.at, {})).items():
+            changes = as_entries(undo, stores.all[name])
+            stores.all[name].apply(changes if takes is None else takes(changes))
+
+
+def _gone(problem: InputError, topic: str, number: int) -> InputError:
+    return InputError(
+        "SX-RESUME-GONE",
+        "the state of the checkpoint that the job goes on from is gone",
+        cause=f"the log of the earlier job does not hold it: {problem.cause}",
+        fix="resume another checkpoint of it, or submit the job without `--resume`; of a replay, ask for a later `--from`",
+        where={"topic": topic, "partition": number},
+    )
 
 
 def _up_to(mark: Mark, messages: Iterable[Logged], where: dict[str, object]) -> Iterator[Logged]:
     return itertools.takewhile(lambda message: about(message, where).seq <= mark.seq, messages)
 
 
-__all__ = ["AdoptedState", "OpenStores", "fill_at"]
+__all__ = ["AdoptedState", "OpenStores"]

@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queues.keys import checksums_of_canonical
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ROWS, SLICE
 from sardonyx.state.engine import Times
 from sardonyx.state.entry_keys import MARK, OPEN_END, canonical_of, keys, ordered, starts_of
-from sardonyx.state.groups import grouped, numpy, one
+from sardonyx.state.groups import Mask, grouped, numpy, one
 from sardonyx.state.kinds import Hopping, less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, late_rows, panes
 from sardonyx.state.timed import Sorted, TimeWindows
+
+_APART = MARK + b"p"
+"""Keys of entries about keys that came from a shard of an earlier job which had closed more windows than others: those that start
+before the number in the entry have given their results for these keys. Behind this come how many shards there were, and which of
+them it was, the last job first, and perhaps ``k`` and the last of these keys. The byte before says how many jobs.
+"""
+_PLACE = struct.Struct(">II")
+
+
+class Given(NamedTuple):
+    """Which windows of a shard have given their results, for another shard that takes its keys."""
+
+    start: int = -(2**63)
+    """Those that start before this have."""
+    key: bytes | None = None
+    """The one that starts there has for keys up to this."""
+    apart: Mapping[bytes, int] = {}
+    """Entries with :data:`_APART`."""
+
+    @classmethod
+    def read(cls, entries: Mapping[bytes, Mapping[str, Any]]) -> Given:
+        """Read the entries that are of no single key."""
+        apart = {key: row[ROWS] for key, row in entries.items() if key.startswith(_APART)}
+        mark = next((key for key in entries if key not in apart), None)
+        if mark is None:
+            return cls(apart=apart)
+        given = mark[len(MARK) :]
+        return cls(entries[mark][ROWS], given[1:] if given else None, apart)
+
+    def told(self, shards: int, number: int, least: int) -> dict[bytes, int]:
+        """The entries of a shard that takes keys of this one.
+
+        Args:
+            shards: how many there were.
+            number: which of them this is.
+            least: windows that start before this have given their results for all keys.
+        """
+        place = _PLACE.pack(shards, number)
+        found = {_APART + b"\1" + place: self.start}
+        if self.key is not None:
+            found[_APART + b"\1" + place + b"k" + self.key] = self.start + 1
+        for entry, start in self.apart.items():
+            count, rest = entry[len(_APART)], entry[len(_APART) + 1 :]
+            found[_APART + bytes([count + 1]) + place + rest] = start
+        return {entry: start for entry, start in found.items() if start > least}
+
+
+def _apart(state: Overlay) -> dict[bytes, int]:
+    entries = state.scan(_APART)
+    return dict(zip(entries[KEY].to_pylist(), entries[ROWS].to_pylist(), strict=True))
+
+
+def _told_of(entry: bytes, canonical: pa.Array) -> Mask:
+    """Which keys an entry with :data:`_APART` is about."""
+    sums = checksums_of_canonical(canonical)
+    found = np.ones(len(canonical), np.bool_)
+    at = len(_APART) + 1
+    for _ in range(entry[at - 1]):
+        shards, number = _PLACE.unpack(entry[at : at + _PLACE.size])
+        found &= sums % shards == number
+        at += _PLACE.size
+    if entry[at:]:
+        found &= numpy(pc.less_equal(canonical, pa.scalar(entry[at + 1 :], pa.binary())))
+    return found
 
 
 def by_slices(window: WindowSpec) -> bool:
@@ -96,8 +163,12 @@ class HoppingSlices(TimeWindows):
         """What the slices of a window make for each key. ``after``: only of keys that come after this one."""
         entries = state.scan(ordered(start), ordered(start + self._hops.size))
         canonical = canonical_of(entries[KEY])
-        if after is not None:
-            keep = pc.greater(canonical, pa.scalar(after, pa.binary()))
+        keep = None if after is None else pc.greater(canonical, pa.scalar(after, pa.binary()))
+        for entry, before in _apart(state).items():
+            if start < before:
+                given = pc.invert(pa.array(_told_of(entry, canonical)))
+                keep = given if keep is None else pc.and_(keep, given)
+        if keep is not None:
             entries, canonical = entries.filter(keep), canonical.filter(keep)
         groups = grouped(canonical)
         heads = pa.array(groups.heads())
@@ -116,6 +187,8 @@ class HoppingSlices(TimeWindows):
         return mark[ROWS][0].as_py(), given[1:] if given else None
 
     def _set_mark(self, state: Overlay, start: int, given: bytes | None) -> None:
-        state.remove(one(state.scan(MARK)[KEY]))
+        told = state.scan(MARK)
+        inert = pc.or_(pc.less(told[KEY], pa.scalar(_APART, pa.binary())), pc.less_equal(told[ROWS], start))
+        state.remove(one(told[KEY].filter(inert)))
         key = MARK if given is None else MARK + b"k" + given
         state.put(self._layout.entries({KEY: pa.array([key], pa.binary()), ROWS: pa.array([start])}))

@@ -29,6 +29,17 @@ def holds_rows(task: TaskSpec) -> bool:
     return relation.kind != "latest" or relation.emit != "changes"
 
 
+def gives_once(task: TaskSpec) -> bool:
+    """Whether a task that holds rows back gives no result of a row after the clock by which it is out. Late rows may make windows
+    give results again, and what is known of a table, of a key or of a graph is in later results, too.
+    """
+    window, relation = task.window, task.relation
+    if window is not None:
+        again = window.kind == "everything" and Emit(window.emit).every
+        return not again and not length(window.allowed_lateness)
+    return relation is not None and relation.kind == "join"
+
+
 def window_release(window: WindowSpec, times: Sequence[Numbers | None], clock: int) -> int | None:
     """The clock by which the final results of windows with these rows are out.
 
@@ -80,4 +91,4 @@ def _next(clock: int, every: int) -> int:
     return END if clock >= END else (clock // every + 1) * every
 
 
-__all__ = ["holds_rows", "relation_release", "window_release"]
+__all__ = ["gives_once", "holds_rows", "relation_release", "window_release"]

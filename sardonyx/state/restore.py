@@ -40,6 +40,7 @@ class Restore:
         make: makes such a store, with the schema that the log says.
         begun: the stores hold what another log left, and this one goes on from there: how it stands then. None: the stores are
             cleared, and read from this log.
+        takes: what of the changes of a store goes into it; None: all.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Restore:
         others: Collection[str] = (),
         make: Callable[[str, pa.Schema], Store] | None = None,
         begun: LogState | None = None,
+        takes: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
+        self._takes = takes
         self._without_position = mark is None
         self._mark = mark or Mark()
         self._stores = dict(stores)
@@ -229,7 +232,8 @@ class Restore:
 
     def _apply(self, name: str) -> None:
         store = self._stores[name]
-        for changes in _newest(self._waiting.pop(name)):
+        for every in _newest(self._waiting.pop(name)):
+            changes = every if self._takes is None else self._takes(every)
             store.apply(as_schema(changes, store.schema.append(changes.schema.field(GONE))))
 
     def _rows_after(self, base: int) -> int:

@@ -19,7 +19,7 @@ from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import undictionaried
 from sardonyx.state.row_bytes import RowBytes
 
-_HEAD = 2
+HEAD = 2
 """Bytes in front of a packed row."""
 
 
@@ -82,7 +82,7 @@ class RowPack:
         schema = self._schemas[number]
         if not len(schema):
             return pa.Table.from_struct_array(pa.array([{}] * len(values), pa.struct([])))
-        return pa.table(RowBytes(schema).decode([value[_HEAD:] for value in values]), schema=schema)
+        return pa.table(RowBytes(schema).decode([value[HEAD:] for value in values]), schema=schema)
 
     def _number(self, schema: pa.Schema) -> int:
         """The number of a schema; a new one is kept."""

@@ -112,7 +112,7 @@ class WindowRows:
 
 def _streams(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
     """The rows as streams, each with its number of rows. A stream is larger than :data:`_LARGEST` only if one row is."""
-    data, half = _stream(rows), rows.num_rows // 2
+    data, half = stream(rows), rows.num_rows // 2
     if len(data) <= _LARGEST or not half:
         yield data, rows.num_rows
         return
@@ -120,7 +120,8 @@ def _streams(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
     yield from _streams(rows.slice(half))
 
 
-def _stream(rows: pa.Table) -> bytes:
+def stream(rows: pa.Table) -> bytes:
+    """The rows as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)

@@ -105,7 +105,7 @@ class Topics:
         """Write what a transaction holds. What has no partition goes to the first: one who reads a user's topic sees no other."""
         if isinstance(message, Records):
             for key, value in message.records:
-                self.append(Partition(message.topic, 0), value, key)
+                self.append(Partition(message.topic, 0), value, key, message.headers)
         else:
             place = Partition(message.topic, max(message.partition, 0))
             self.append(place, message.value, message.key, message.headers)

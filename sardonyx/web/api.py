@@ -6,10 +6,10 @@ The objects are those that ``--json`` prints. Within v1 there are only additions
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -19,7 +19,7 @@ from sardonyx.client.dead_letters import Stored
 from sardonyx.client.ids import find_job
 from sardonyx.client.peek import Peek
 from sardonyx.client.views import JobView, LinkLag, PeerView, Why, peer_view
-from sardonyx.core.errors import SardonyxError
+from sardonyx.core.errors import Failure, SardonyxError, failure_of
 from sardonyx.core.notes import PulseNote
 from sardonyx.core.secrets import masked
 from sardonyx.core.spec import JobSpec
@@ -31,14 +31,24 @@ from sardonyx.web.capacity import Capacity, capacity
 from sardonyx.web.differences import LogDiff, log_diff
 from sardonyx.web.film import Film, FilmQuery, Films, page_of
 from sardonyx.web.graph_view import GraphView
+from sardonyx.web.listings import (
+    Found,
+    JobsPage,
+    LogPage,
+    PeersPage,
+    Scale,
+    ScaleMark,
+    cut,
+    following_page,
+    jobs_page,
+)
 from sardonyx.web.overview import (
     ClusterOverview,
-    JobLine,
     JobOverview,
     cluster_overview,
-    job_lines,
     job_overview,
 )
+from sardonyx.web.partitions import PartitionsPage
 from sardonyx.web.problems import no_task
 from sardonyx.web.queries import (
     AtQuery,
@@ -52,7 +62,7 @@ from sardonyx.web.queries import (
     read_query,
 )
 from sardonyx.web.rows import LettersPage, LettersQuery, PeekQuery, PilesPage, PilesQuery, Rows, not_here
-from sardonyx.web.shelf import Line, Mark
+from sardonyx.web.shelf import Line
 from sardonyx.web.sight import Standing
 from sardonyx.web.source import Source
 from sardonyx.web.targets import no_targets
@@ -63,62 +73,6 @@ SCALES = 100
 """Scales that are kept."""
 SCANNED = 50_000
 """Entries that one question to a filtered list looks at; the answer says where to go on."""
-
-
-class JobsPage(msgspec.Struct, frozen=True):
-    """Jobs, the latest first."""
-
-    items: list[JobLine]
-    next: str | None
-    """The address of those that follow."""
-
-
-class PeersPage(msgspec.Struct, frozen=True):
-    """Virtual peers, by id."""
-
-    items: list[PeerView]
-    next: str | None
-    """The address of those that follow."""
-
-
-class LogPage(msgspec.Struct, frozen=True):
-    """Entries of the log."""
-
-    items: list[Line]
-    first: int
-    """The oldest entry that there is."""
-    last: int
-    """The newest entry that there is."""
-    next: str | None
-    """The address of those that follow."""
-
-
-class Found(msgspec.Struct, frozen=True):
-    """An entry and its time."""
-
-    n: int
-    at: float | None
-
-
-class ScaleMark(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that stands out."""
-
-    n: int
-    at: float
-    what: Mark
-    text: str
-
-
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole log in short: how many entries were taken in when, and those that stand out."""
-
-    first: int
-    last: int
-    first_at: float | None
-    last_at: float | None
-    buckets: list[int]
-    """Entries in equal parts of the time between the two."""
-    marks: list[ScaleMark]
 
 
 class Address(NamedTuple):
@@ -149,15 +103,16 @@ class Api:
         Raises:
             SardonyxError: ``SX-WEB-QUERY``, ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``, ``SX-LOG-RANGE`` and others.
         """
-        query = read_query(address.query, raw)
-        if address.asks:
-            found = address.handler(self, query, parts)
-            if isinstance(found, bytes):
-                return found
+        with self._errors_told():
+            query = read_query(address.query, raw)
+            if address.asks:
+                found = address.handler(self, query, parts)
+                if isinstance(found, bytes):
+                    return found
+                with self.source.book.lock:
+                    return self._encoded(found)
             with self.source.book.lock:
-                return self._encoded(found)
-        with self.source.book.lock:
-            return self._encoded(address.handler(self, query, parts))
+                return self._encoded(address.handler(self, query, parts))
 
     def act(
         self, action: Action, raw: Mapping[str, str], parts: Mapping[str, str], visitor: Visitor, key: str
@@ -170,8 +125,9 @@ class Api:
         actions = self.source.actions
         if isinstance(actions, str):
             raise no_actions(actions)
-        done = action.handler(actions, wish_of(visitor, action, parts, key, raw))
-        return (202 if done.n is None else 200), msgspec.json.encode(done)
+        with self._errors_told():
+            done = action.handler(actions, wish_of(visitor, action, parts, key, raw))
+        return (202 if done.n is None else 200), self._encoded(done)
 
     def targets(self) -> bytes:
         """The daemons that serve metrics, as Prometheus' HTTP service discovery reads them.
@@ -191,7 +147,7 @@ class Api:
 
     def topic(self, topic: str) -> bytes:
         """The JSON of a topic of the stream: ``standing``, ``cluster``, or ``job:ID``."""
-        with self.source.book.lock:
+        with self._errors_told(), self.source.book.lock:
             if topic == "standing":
                 return self._encoded(self.source.standing())
             if topic == "cluster":
@@ -200,6 +156,18 @@ class Api:
 
     def _encoded(self, value: Any) -> bytes:
         return msgspec.json.encode(self._book.mask.plain(msgspec.to_builtins(value)))
+
+    def without_secrets(self, error: Exception) -> SardonyxError:
+        """An error that quotes no secret of a job."""
+        plain = self._book.mask.plain(msgspec.to_builtins(failure_of(error)))
+        return SardonyxError.from_failure(msgspec.convert(plain, Failure))
+
+    @contextmanager
+    def _errors_told(self) -> Iterator[None]:
+        try:
+            yield
+        except SardonyxError as error:
+            raise self.without_secrets(error) from None
 
     # The answers
 
@@ -211,13 +179,7 @@ class Api:
         return cluster_overview(self._book, state, self.source.standing(), self._now(state))
 
     def jobs(self, query: JobsQuery, _parts: Mapping[str, str]) -> JobsPage:
-        lines = [
-            line
-            for line in job_lines(self._state(query.at))
-            if query.status in ("", line.status) and query.name in ("", line.name)
-        ]
-        items, following = _cut(lines, query.after, query.limit, lambda line: line.id)
-        return JobsPage(items, _next("jobs", query, {"after": following} if following else None))
+        return jobs_page(self._book, self._state(query.at), query)
 
     def job(self, query: AtQuery, parts: Mapping[str, str]) -> JobView:
         return self.job_overview(query, parts).job
@@ -252,8 +214,8 @@ class Api:
             for view in views
             if query.state in (None, view.state) and query.host in ("", view.host) and query.job in ("", view.job)
         ]
-        items, following = _cut(fitting, query.after, query.limit, lambda view: view.id)
-        return PeersPage(items, _next("peers", query, {"after": following} if following else None))
+        items, following = cut(fitting, query.after, query.limit, lambda view: view.id)
+        return PeersPage(items, following_page("peers", query, {"after": following} if following else None))
 
     def log(self, query: LogQuery, _parts: Mapping[str, str]) -> LogPage:
         book = self._book
@@ -271,7 +233,7 @@ class Api:
             seen = line.n
             if _fits(line, query):
                 items.append(line)
-        return LogPage(items, book.first, book.last, _next("log", query, following))
+        return LogPage(items, book.first, book.last, following_page("log", query, following))
 
     def entry(self, _query: NoQuery, parts: Mapping[str, str]) -> dict[str, Any]:
         decided, request = self._book.decided(_number(parts["n"]))
@@ -305,12 +267,11 @@ class Api:
     # What is in Kafka
 
     def batches(self, query: BatchesQuery, parts: Mapping[str, str]) -> BatchesPage:
-        name, spec = self._asked(parts)
-        task = parts["task"]
-        known = [each.name for each in spec.catalog]
-        if task not in known:
-            raise no_task(name, task, known)
+        name, _, task = self._asked_task(parts)
         return self.source.batches.of(name, task, query.limit)
+
+    def partitions(self, _query: NoQuery, parts: Mapping[str, str]) -> PartitionsPage:
+        return self.source.partitions.of(*self._asked_task(parts))
 
     def stream(self, query: StreamQuery, parts: Mapping[str, str]) -> BatchStream:
         name, _ = self._asked(parts)
@@ -331,7 +292,7 @@ class Api:
         found = self._rows.letters(name, parts["task"], query.first, query.limit + 1)
         items, more = found[: query.limit], found[query.limit :]
         path = f"dead-letters/{name}/{parts['task']}"
-        return LettersPage(items, _next(path, query, {"first": more[0].offset} if more else None))
+        return LettersPage(items, following_page(path, query, {"first": more[0].offset} if more else None))
 
     def letter(self, _query: NoQuery, parts: Mapping[str, str]) -> Stored:
         name, _ = self._asked(parts)
@@ -348,6 +309,14 @@ class Api:
         with self.source.book.lock:
             _, name, job = self._job(None, parts)
             return name, job.spec
+
+    def _asked_task(self, parts: Mapping[str, str]) -> tuple[str, JobSpec, str]:
+        name, spec = self._asked(parts)
+        task = parts["task"]
+        known = [each.name for each in spec.catalog]
+        if task not in known:
+            raise no_task(name, task, known)
+        return name, spec, task
 
     # Underneath
 
@@ -417,21 +386,6 @@ def _fits(line: Line, query: LogQuery) -> bool:
     )
 
 
-def _cut(items: list[Any], after: str, limit: int, key: Callable[[Any], str]) -> tuple[list[Any], str | None]:
-    """A page of a list, and the key after which the next one begins."""
-    keys = [key(item) for item in items]
-    begin = keys.index(after) + 1 if after in keys else 0
-    page = items[begin : begin + limit]
-    return page, key(page[-1]) if page and begin + limit < len(items) else None
-
-
-def _next(path: str, query: msgspec.Struct, moved: Mapping[str, Any] | None) -> str | None:
-    if not moved:
-        return None
-    given = {key: value for key, value in msgspec.to_builtins(query).items() if value not in (None, "")}
-    return f"/api/v1/{path}?{urlencode({**given, **moved})}"
-
-
 ADDRESSES = (
     Address("/standing", NoQuery, Standing, "What is shown, and whether it is up to date", Api.standing),
     Address("/cluster", AtQuery, ClusterOverview, "The deployment, and what needs attention", Api.cluster, past=True),
@@ -458,6 +412,14 @@ ADDRESSES = (
         BatchesPage,
         "The last batches of a task, as its peers tell",
         Api.batches,
+        asks=True,
+    ),
+    Address(
+        "/jobs/{job}/tasks/{task}/partitions",
+        NoQuery,
+        PartitionsPage,
+        "What is unread in each partition that a task reads",
+        Api.partitions,
         asks=True,
     ),
     Address(

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib import resources
 from types import FrameType
 from typing import Any
@@ -23,7 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from peer.gc_policy import seldom
-from sardonyx.core.errors import SardonyxError, SetupError, failure_of
+from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.runtime.metrics_server import present, rendering
 from sardonyx.web.access import Access
 from sardonyx.web.actions import ACTIONS, Action
@@ -136,7 +137,7 @@ def application(source: Source, port: int, hosts: Iterable[str] = (), access: Ac
         *(Route(f"/static/{name}", _fixed(data, KINDS[f".{name.rpartition('.')[2]}"])) for name, data in files.items()),
         *(Route(path, _fixed(shell, "text/html; charset=utf-8")) for path in PAGES),
     ]
-    handlers: dict[Any, Any] = {SardonyxError: _told, HTTPException: _missing, Exception: _failed}
+    handlers: dict[Any, Any] = {SardonyxError: _told, HTTPException: _missing, Exception: partial(_failed, api)}
     return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), port, hosts, access), hub
 
 
@@ -199,8 +200,8 @@ def _missing(request: Request, error: Exception) -> Response:
     return _told(request, no_method(request.method) if wrong else no_path(request.url.path))
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    return _told(request, SardonyxError.from_failure(failure_of(error)))
+def _failed(api: Api, request: Request, error: Exception) -> Response:
+    return _told(request, api.without_secrets(error))
 
 
 # The server

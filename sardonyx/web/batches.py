@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
@@ -25,6 +25,8 @@ STREAM = 5_000
 """Batches of a job that are kept for its task stream."""
 JOBS = 10
 """Jobs of which so many are kept: those that told something last. A batch takes some 800 bytes: 40 MB at most."""
+WORKED = 12.0
+"""Seconds over which it is told how many peers a task fills."""
 AGAIN = 5.0
 """Seconds until the topic is looked for again."""
 
@@ -69,6 +71,10 @@ class Batches(Protocol):
 
     def stream(self, job: str, after: int, most: int) -> BatchStream: ...
 
+    def worked(self, job: str) -> Mapping[str, float] | None:
+        """By task, how many peers the work on its last batches fills; None: peers do not tell."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -83,6 +89,9 @@ class NoBatches:
 
     def stream(self, job: str, after: int, most: int) -> BatchStream:  # noqa: ARG002
         return BatchStream(items=[], last=0, at=time.time(), problem=self._why)
+
+    def worked(self, job: str) -> Mapping[str, float] | None:  # noqa: ARG002
+        return None
 
     def close(self) -> None:
         """Nothing is open."""
@@ -129,6 +138,19 @@ class KeptBatches:
                 found.append(batch)
             return found[::-1], self._count
 
+    def worked(self, job: str, now: float) -> dict[str, float]:
+        """By task of a job, how many peers the work on its batches has filled in the last seconds before a moment. Tasks of which
+        no batch has ended since are left out.
+        """
+        found: dict[str, float] = {}
+        with self._lock:
+            for (each, task), batches in self._kept.items():
+                late = [batch for batch in batches if now - WORKED < batch.at <= now + WORKED] if each == job else []
+                if late:
+                    spans = ((batch.at, sum(batch.seconds.values()) - batch.seconds.get("wait", 0.0)) for batch in late)
+                    found[task] = sum(min(took, WORKED - max(now - at, 0.0)) for at, took in spans) / WORKED
+        return found
+
 
 class LiveBatches:
     """Follows the telemetry topic from the first time that someone looks.
@@ -153,6 +175,10 @@ class LiveBatches:
         self._begin()
         items, last = self._kept.after(job, after, most)
         return BatchStream(items=items, last=last, at=time.time(), problem=self._problem)
+
+    def worked(self, job: str) -> Mapping[str, float] | None:
+        self._begin()
+        return None if self._problem else self._kept.worked(job, time.time())
 
     def close(self) -> None:
         """Stop following."""

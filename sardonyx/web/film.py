@@ -20,7 +20,9 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.secrets import masked
 from sardonyx.web.book import Book
 from sardonyx.web.capacity import Capacity, capacity
+from sardonyx.web.listings import JobsPage, jobs_page
 from sardonyx.web.overview import ClusterOverview, JobOverview, cluster_overview, job_overview
+from sardonyx.web.queries import JobsQuery
 from sardonyx.web.shelf import Line
 from sardonyx.web.sight import Standing
 
@@ -35,7 +37,7 @@ KEPT = 16 << 20
 SHIFT = 4
 """Items that come at the front of a list at once, where the others move on; of more, the list is sent anew."""
 
-Page = Callable[[State], ClusterOverview | JobOverview | Capacity | None]
+Page = Callable[[State], ClusterOverview | JobsPage | JobOverview | Capacity | None]
 """Makes what a page shows of a state; None if there is no such page then."""
 
 
@@ -44,9 +46,9 @@ class FilmQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"begin": "fr
 
     begin: Annotated[int, Meta(description="The first entry.", ge=0)]
     end: Annotated[int, Meta(description="The last entry; a film has 200 at most.", ge=0)]
-    topic: Annotated[str, Meta(description="Which page: `cluster`, `capacity`, or `job:ID` with a whole id.")] = (
-        "cluster"
-    )
+    topic: Annotated[
+        str, Meta(description="Which page: `cluster`, `jobs`, `capacity`, or `job:ID` with a whole id.")
+    ] = "cluster"
 
 
 class FilmChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +104,9 @@ def page_of(topic: str, book: Book, standing: Standing) -> Page:
         return lambda state: cluster_overview(book, state, standing, book.time_of(state.n) or 0.0)
     if topic == "capacity":
         return lambda state: capacity(book, state)
-    raise SardonyxError("SX-WEB-QUERY", f"there is no topic {topic!r}", fix="cluster, capacity, or job:ID")
+    if topic == "jobs":
+        return lambda state: jobs_page(book, state, JobsQuery(at=state.n))
+    raise SardonyxError("SX-WEB-QUERY", f"there is no topic {topic!r}", fix="cluster, jobs, capacity, or job:ID")
 
 
 class Films:

@@ -39,6 +39,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int | None
     late: int | None
     rates: Rates
+    busy: float | None = None
+    """The share of the last seconds in which its peers had a batch in hand, from 0 to 1. None: its peers do not tell."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,10 +142,12 @@ def graph_view(
     samples = samples or Samples()
     limits = state.plans[name].limit if name in state.plans else {}
     by_link = {lag.link: lag for lag in lags or ()}
-    judged = {}
+    judged: dict[str, Verdict] = {}
+    unread: dict[str, int | None] = {}
     for task in view.tasks:
         read = [lag for lag in lags or () if lag.reader == task.name]
-        judged[task.name] = verdict(_facts(task, job, limits.get(task.name), read, samples))
+        facts = _facts(task, job, limits.get(task.name), read, samples)
+        judged[task.name], unread[task.name] = verdict(facts), facts.unread
     fused = {task.name for stage in graph.stages for task in stage.fused}
     drawn = [_edge(graph, edge, layout, by_link, samples, judged) for edge in edges]
     slowest = slowest_way(graph.order, drawn)
@@ -173,6 +177,7 @@ def graph_view(
                 skipped=task.skipped,
                 late=task.late,
                 rates=samples.rates(task.name),
+                busy=samples.busy(task.name, task.peers, unread[task.name]),
             )
             for task in view.tasks
         ],

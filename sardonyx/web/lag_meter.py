@@ -24,6 +24,8 @@ WANTED = 300.0
 """Seconds for which Kafka is asked after a scrape."""
 LOOK = 1.0
 """Seconds between two looks whether a job is to be asked about."""
+RELEASE_EVERY = 3600.0
+"""Seconds between two questions to Kafka about its release."""
 LINKS, JOBS = 3_000, 200
 """Series of a metric by link or task, and of one by job."""
 
@@ -53,6 +55,11 @@ SAMPLED = REGISTRY.gauge(
     ["sx_job"],
     most=JOBS,
 )
+LOSES_ENDS = REGISTRY.gauge(
+    "sardonyx_kafka_loses_ends",
+    "1 if the brokers are of a release that loses the ends of transactions when it restarts (4.3.0 or later), else 0.",
+    most=1,
+)
 
 Values = Mapping[tuple[str, ...], float]
 
@@ -77,6 +84,7 @@ class LagMeter:
     Args:
         jobs: gives the running jobs.
         ask: asks Kafka about one.
+        loses_ends: asks Kafka whether it is of a release that loses the ends of transactions; None: it does not tell.
         runtime: time and threads.
     """
 
@@ -84,10 +92,14 @@ class LagMeter:
         self,
         jobs: Callable[[], Mapping[str, JobSpec]],
         ask: Callable[[str, JobSpec], JobLag],
+        loses_ends: Callable[[], bool | None],
         runtime: Runtime = REAL,
     ) -> None:
         self._jobs = jobs
         self._ask = ask
+        self._loses_ends = loses_ends
+        self._release: bool | None = None
+        self._release_at = -math.inf
         self._runtime = runtime
         self._lock = threading.Lock()
         self._wanted = runtime.signal()
@@ -104,6 +116,7 @@ class LagMeter:
         OLDEST.follow(lambda: self._values(lambda lag: lag.oldest, max))
         BEHIND.follow(lambda: self._values(lambda lag: lag.behind, max))
         SAMPLED.follow(self._times)
+        LOSES_ENDS.follow(self._of_release)
 
     def close(self) -> None:
         """Make :meth:`run` return soon."""
@@ -125,6 +138,8 @@ class LagMeter:
     def step(self) -> None:
         """Ask about the job that was asked about the longest ago, if it is time to."""
         jobs, now = self._jobs(), self._runtime.now()
+        if now - self._release_at >= RELEASE_EVERY:
+            self._release_at, self._release = now, self._loses_ends()
         with self._lock:
             self._asked = {job: at for job, at in self._asked.items() if job in jobs}
             self._known = {job: known for job, known in self._known.items() if job in jobs}
@@ -166,6 +181,10 @@ class LagMeter:
             for name, value in part(lag).items():
                 found.setdefault((job_name(job), name), []).append(value)
         return {labels: together(values) for labels, values in found.items()}
+
+    def _of_release(self) -> Values:
+        self._samples()
+        return {} if self._release is None else {(): float(self._release)}
 
     def _times(self) -> Values:
         found: dict[tuple[str, ...], float] = {}

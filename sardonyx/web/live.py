@@ -6,12 +6,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import structlog
 
 from coordinator.history import reader
 from coordinator.loop import event_log
+from queues.client import client_config
+from queues.kafka_release import loses_ends
 from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
 from sardonyx.client.job_handle import JobHandle
@@ -20,11 +23,14 @@ from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.notes import EpochNote
 from sardonyx.core.spec import JobSpec
+from sardonyx.runtime.certificates import ends
+from sardonyx.runtime.daemon_metrics import CERTIFICATES
 from sardonyx.runtime.settings import Settings
 from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, LiveBatches, NoBatches
 from sardonyx.web.book import Book, Words
 from sardonyx.web.lag_meter import JobLag, LagMeter
+from sardonyx.web.partitions import LivePartitions, NoPartitions, Partitions
 from sardonyx.web.rows import Rows
 from sardonyx.web.sight import Sample, Samples, Standing
 from sardonyx.web.targets import Targets
@@ -68,6 +74,11 @@ class LiveSource:
         self.batches: Batches = (
             LiveBatches(settings) if settings.kafka.bootstrap_servers else NoBatches("the address of Kafka is not set")
         )
+        self.partitions: Partitions = (
+            LivePartitions(lambda job, spec, task: JobHandle(self._client, job, spec).partitions(task))
+            if settings.kafka.bootstrap_servers
+            else NoPartitions("the address of Kafka is not set")
+        )
         self.rows: Rows | str = Rows(self._client) if rows else HIDDEN
         self.actions: Actions | str = Actions(self._client, lambda: self.book)
         self.targets: Targets | str = Targets(self._zk, settings.deployment)
@@ -93,7 +104,9 @@ class LiveSource:
             threading.Thread(target=self._follow, daemon=True, name="web log"),
             threading.Thread(target=self._ask, daemon=True, name="web kafka"),
         ]
-        self._meter = LagMeter(self._running, self._lag)
+        CERTIFICATES.follow(partial(ends, settings))
+        of_release = partial(loses_ends, client_config(settings), settings.kafka.connect_timeout)
+        self._meter = LagMeter(self._running, self._lag, of_release)
         if settings.kafka.bootstrap_servers:
             self._meter.follow()
             self._threads.append(threading.Thread(target=self._meter.run, daemon=True, name="web lag"))
@@ -129,6 +142,7 @@ class LiveSource:
         with self._lock:
             watched = self._watched.setdefault(job, _Watched())
             watched.until = time.monotonic() + LOOKED_AT
+            watched.samples.worked = self.batches.worked(job)
         self._asking.set()
         return watched.samples
 

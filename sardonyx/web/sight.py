@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -73,6 +74,8 @@ class Samples:
 
     def __init__(self) -> None:
         self._kept: deque[Sample] = deque(maxlen=MOST)
+        self.worked: Mapping[str, float] | None = None
+        """By task, how many peers the work on its last batches fills; None: peers do not tell."""
 
     def add(self, sample: Sample) -> None:
         self._kept.append(sample)
@@ -94,6 +97,16 @@ class Samples:
             rows_out=_rate([(at, rows) for at, _, rows in counts]),
             still=_still([(at, (rows, out)) for at, rows, out in counts if rows is not None or out is not None]),
         )
+
+    def busy(self, task: str, peers: int, unread: int | None) -> float | None:
+        """The share of their last seconds in which the peers on a task had a batch in hand; None: not known. One batch that takes
+        long is not known of before it ends.
+        """
+        if self.worked is None or not peers:
+            return None
+        if task not in self.worked:
+            return 0.0 if unread == 0 else None
+        return min(self.worked[task] / peers, 1.0)
 
     def growth(self, link: str) -> float | None:
         """By how many rows a second what is unread on a link grows."""

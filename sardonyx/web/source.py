@@ -10,6 +10,7 @@ from coordinator.history.export import LogFile
 from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, NoBatches
 from sardonyx.web.book import Book, Words
+from sardonyx.web.partitions import NoPartitions, Partitions
 from sardonyx.web.rows import Rows
 from sardonyx.web.sight import Samples, Standing
 from sardonyx.web.targets import Targets
@@ -21,6 +22,8 @@ class Source(Protocol):
     book: Book
     batches: Batches
     """The last batches of each task."""
+    partitions: Partitions
+    """What is unread in the partitions of each task."""
     rows: Rows | str
     """What reads rows of links and dead letters; or why they are not shown."""
     actions: Actions | str
@@ -58,6 +61,7 @@ class FileSource:
     """
 
     batches: Batches = NoBatches("this is a file, which holds no batches")
+    partitions: Partitions = NoPartitions("this is a file, which holds no positions")
     rows: Rows | str = "this is a file, which holds no rows"
     actions: Actions | str = "this is a file, and no running deployment"
     targets: Targets | str = "this is a file, and no running deployment"

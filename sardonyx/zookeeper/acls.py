@@ -39,12 +39,13 @@ def differing(zk: ZooKeeperSession, acls: NodeAcls, *, apply: bool = False) -> I
         whole = zk.path(path)
         wanted = acls.of(whole)
         try:
+            below = zk.children(path)  # first: the new ACL may be another identity's
             has, stat = zk.call(partial(zk.client.get_acls_async, whole))
             if set(has) != set(wanted):
                 if apply:
                     zk.call(partial(zk.client.set_acls_async, whole, wanted, stat.aversion))
                 yield Differs(whole, texts(has), texts(wanted))
-            waiting += [f"{path}/{name}" for name in reversed(zk.children(path))]
+            waiting += [f"{path}/{name}" for name in reversed(below)]
         except NoNodeError:
             continue
 

@@ -94,7 +94,8 @@ def session_lost(hosts: str, timeout: float) -> SessionLost:
         "SX-ZOOKEEPER-SESSION-LOST",
         f"the session with ZooKeeper at {hosts} has ended",
         cause=f"ZooKeeper heard nothing from this process for {timeout:g} s, or the session was closed",
-        fix="do nothing: the process opens a new session; raise zookeeper.session_timeout if it happens often",
+        fix="do nothing: the process opens a new session. If this is a `Client` that was closed, make another one. If it happens "
+        "often, raise zookeeper.session_timeout",
     )
 
 

@@ -438,6 +438,14 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["changing: it is being changed; 1 virtual peer leaves after the batch in hand [P1 active copy/write 0]"],
     ),
     (
+        "changed when its peers have left",
+        [
+            *(COPY, MADE, "P1 is born", "P1 acks", "copy is changed", "1 s pass"),
+            "the peers that are to give their tasks up do",
+        ],
+        ["changing: it is being changed: Kafka is being prepared for it"],
+    ),
+    (
         "changed at a time",
         [
             *(
@@ -473,7 +481,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "copy becomes, with the same code: read -> work -> write; read is a topic; 2 partitions; "
                 "its inputs stand still for 4 partitions"
             ),
-            *("1 s pass", "the peers that are to give their tasks up do", "the offers are acked"),
+            *("1 s pass", "the peers that are to give their tasks up do", "the new links of copy are made"),
+            "the offers are acked",
         ],
         [
             (
@@ -491,6 +500,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "copy is changed",
                 "1 s pass",
                 "the peers that are to give their tasks up do",
+                "the new links of copy are made",
                 "P1 declines: no module",
                 "P1 acks",
             ),
@@ -508,8 +518,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         "suspended after a change was taken back",
         [
             *("copy is submitted: read -> write; read is a topic; outlives 1 failure", MADE, "P1 is born", "P1 acks"),
-            *("copy is changed", "1 s pass", "the peers that are to give their tasks up do", "P1 declines: no module"),
-            "copy is suspended",
+            *("copy is changed", "1 s pass", "the peers that are to give their tasks up do"),
+            *("the new links of copy are made", "P1 declines: no module", "copy is suspended"),
         ],
         [
             (
@@ -522,7 +532,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         "failed after a change",
         [
             *(COPY, MADE, "P1 is born", "P1 acks", "copy is changed", "1 s pass"),
-            *("the peers that are to give their tasks up do", "P1 acks", "P1 fails for good: ZeroDivisionError"),
+            *("the peers that are to give their tasks up do", "the new links of copy are made"),
+            *("P1 acks", "P1 fails for good: ZeroDivisionError"),
         ],
         [
             (

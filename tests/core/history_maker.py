@@ -15,7 +15,8 @@ from scenario_runner import World, facts_of, within
 
 from coordinator.core import scheduling
 from coordinator.core.decide import decide, unfinished
-from coordinator.core.state import Kind, new_state
+from coordinator.core.indexes import Kind
+from coordinator.core.state import new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import Timers, due, expired_jobs, next_due
 from sardonyx.core.changing import NOTHING, rewiring

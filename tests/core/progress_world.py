@@ -76,6 +76,8 @@ class Batch:
     front: Front | None
     written: list[Partition]
     seals: bool = False
+    since: dict[int, Held | None] = field(default_factory=dict)
+    """By shard, what it held before."""
 
 
 class World:
@@ -209,9 +211,15 @@ class World:
         for place, position in batch.positions.items():
             before = self.positions[stage.name][place] or Position(0)
             rows += position.counts.rows_in - before.counts.rows_in
-            if before.offset < position.offset:
-                link = next(link.name for link in stage.ingress if link.topic == place.topic)
-                spans.setdefault(link, []).append(made.Span(place.number, before.offset, position.offset))
+            link = next(link.name for link in stage.ingress if link.topic == place.topic)
+            span = made.Span(place.number, before.offset, position.offset)
+            if self.kinds[stage.name] != "pass":
+                at = [link.topic for link in stage.ingress].index(place.topic)
+                held = batch.since.get(place.number)
+                first = before.offset if held is None else min(before.offset, *held.since[at : at + 1] or [0])
+                spans.setdefault(link, []).append(span._replace(since=first))
+            elif span.start < span.end:
+                spans.setdefault(link, []).append(span)
         return made.Origin(rows, f"p{number}/1/{number}", spans)
 
     def _pass(self, stage: Stage, batch: Batch, held: list[Partition], *, all_out: bool) -> None:
@@ -280,7 +288,10 @@ class World:
             holds = HeldRows.committed(self.positions[stage.name][Partition(stage.ingress[0].topic, number)])
         stretch = None
         if came:
-            stretch = Held(max(row.until for row in came), least(fronts, len(self.sources)))
+            began = (self.positions[stage.name][Partition(link.topic, number)] for link in stage.ingress)
+            since = tuple(0 if each is None else each.offset for each in began)
+            stretch = Held(max(row.until for row in came), least(fronts, len(self.sources)), since)
+        batch.since[number] = holds.merged
         batch.held[number] = holds.after(stretch, shard.closed) if shard.rows else HeldRows()
         first = Partition(stage.ingress[0].topic, number)
         drained = batch.positions[first].drained if not shard.more else None

@@ -217,6 +217,7 @@ def _clocked(job: dict[str, Any], task: dict[str, Any]) -> None:
 _TOPIC = {"connector": "kafka"}
 _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) is sequential", lambda _, t, name: t[name].update(consumption="sequential")),
+    (r"(\w+) is grouped by (\w+)", lambda _, t, name, key: t[name].update(group_by=[key])),
     (r"(\w+) takes at most (\d+)", lambda _, t, name, n: t[name].update(max_peers=int(n))),
     (r"(\w+) begins with (\d+)", lambda _, t, name, n: t[name].update(min_peers=int(n))),
     (r"(\w+) is a topic", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "latest"})),
@@ -320,9 +321,12 @@ def _becomes(world: World, job: str, same: str | None, text: str, without: str |
 
 
 def _new_links(world: World, job: str) -> list[AnyEvent]:
+    """All that the change touches stands at offset 7."""
     known = world.state.jobs[job]
     links = facts_of(known.next_spec or known.spec, job)
-    return [LinksCreated(at=world.now, job=job, links=links, revision=known.revision + 1)]
+    stages = [stage for stage in graph_of(known.spec, "test", job).stages if stage.name not in known.goes_on]
+    since = {stage.name: {link.topic: [7] * known.spec.partitions for link in stage.ingress} for stage in stages}
+    return [LinksCreated(at=world.now, job=job, links=links, revision=known.revision + 1, since=since)]
 
 
 def _aside(world: World, sentence: str, job: str = "", *, decided: bool = False) -> list[AnyEvent]:

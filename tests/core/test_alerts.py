@@ -12,12 +12,14 @@ import pytest
 
 from deploy import monitoring
 from deploy.alerts import ALERTS
+from deploy.panels import PANELS
 
 PROMTOOL = shutil.which("promtool")
 LEADS = 'sardonyx_coordinator_leading{deployment="d", instance="c1"}'
 STANDS_BY = 'sardonyx_coordinator_leading{deployment="d", instance="c2"}'
 TASK = 'deployment="d", instance="p1", sx_job="j", task="t"'
 LINK = 'deployment="d", instance="w", sx_job="j", link="read.t"'
+CERTIFICATE = 'deployment="d", instance="p1", setting="zookeeper.auth.certificate"'
 BUILD = 'sardonyx_build_info{deployment="d", instance="p1"}'
 BUCKET = 'sardonyx_zookeeper_request_seconds_bucket{deployment="d", instance="p1", le='
 
@@ -93,6 +95,23 @@ CASES: dict[str, tuple[list[Histories], list[Histories]]] = {
             }
         ],
         [{f'sardonyx_task_failures_total{{{TASK}, code="A", fatal="no"}}': "0x15 1x5"}],
+    ),
+    "SardonyxTaskStuck": (
+        [
+            {f"sardonyx_task_busy_ratio{{{TASK}}}": "1x20"},
+            {
+                f"sardonyx_task_busy_ratio{{{TASK}}}": "1x20",
+                f'sardonyx_task_batches_total{{{TASK}, outcome="dropped"}}': "0+1x20",
+                f'sardonyx_task_batches_total{{{TASK}, outcome="committed"}}': "7x20",
+            },
+        ],
+        [
+            {
+                f"sardonyx_task_busy_ratio{{{TASK}}}": "1x20",
+                f'sardonyx_task_batches_total{{{TASK}, outcome="committed"}}': "0+1x20",
+            },
+            {f"sardonyx_task_busy_ratio{{{TASK}}}": "1x15 0.3 1x4"},
+        ],
     ),
     "SardonyxBatchesDropped": (
         [
@@ -171,6 +190,14 @@ CASES: dict[str, tuple[list[Histories], list[Histories]]] = {
         [{f'{BUCKET}"0.5"}}': "0+50x20", f'{BUCKET}"5"}}': "0+100x20", f'{BUCKET}"+Inf"}}': "0+100x20"}],
         [{f'{BUCKET}"0.5"}}': "0+1000x20", f'{BUCKET}"5"}}': "0+1001x20", f'{BUCKET}"+Inf"}}': "0+1001x20"}],
     ),
+    "SardonyxKafkaReleaseBad": (
+        [{'sardonyx_kafka_loses_ends{deployment="d", instance="w"}': "0x9 1x11"}],
+        [{'sardonyx_kafka_loses_ends{deployment="d", instance="w"}': "0x20"}],
+    ),
+    "SardonyxCertificateEnds": (
+        [{f"sardonyx_certificate_ends_timestamp_seconds{{{CERTIFICATE}}}": "1.2e6x20"}],
+        [{f"sardonyx_certificate_ends_timestamp_seconds{{{CERTIFICATE}}}": "1.3e6x20"}],
+    ),
     "SardonyxSnapshotOld": (
         [
             {
@@ -246,7 +273,7 @@ def test_the_queries_of_all_panels_can_be_read(tmp_path: Path) -> None:
     """As recording rules, with the board's variables filled in."""
     rules = [
         {"record": f"panel{number}", "expr": expr.replace("$__rate_interval", "1m").replace("$", "")}
-        for number, expr in enumerate(expr for panel in monitoring.PANELS for expr in panel.exprs)
+        for number, expr in enumerate(expr for panel in PANELS for expr in panel.exprs)
     ]
     checked = promtool(tmp_path, "check", {"groups": [{"name": "panels", "rules": rules}]})
     assert checked.returncode == 0, checked.stderr

@@ -209,7 +209,7 @@ def test_the_machine_notices_a_queue_that_nobody_reads() -> None:
 
 def test_a_diamond_whose_one_branch_is_full_goes_on() -> None:
     """A join waits for one branch while the other is full: it reads on, and keeps the rows in its state. So the branch with room
-    is never starved for good by the full one, whose reader holds nobody.
+    is never starved for good by the full one, whose reader no queue holds.
     """
     spec = job("read.left", "read.right", "left.join", "right.join", "join.out", max_backlog=10)
     graph = layout(spec)
@@ -368,8 +368,8 @@ def test_who_is_held_and_what_is_waited_for_in_the_end() -> None:
     tasks = [TaskView(name=name, type="function", state="running", peers=1) for name in ("a", "b", "c", "out")]
     first, second = holds_of(graph, facts, [lag("a.b", 12), lag("b.c", 1_200), lag("c.out", 99)], tasks)
     assert first.text == (
-        "task a pauses: a.b is full, with 12 unread rows of at most 10, and waits for task b, which is held itself; what all "
-        "wait for is task c"
+        "task a pauses: a.b is full, with 12 unread rows of at most 10, and waits for task b, which is held itself; all of them "
+        "wait for task c"
     )
     assert second.text == ("task b pauses: b.c is full, with 1,200 unread rows of at most 1,000, and waits for task c")
     assert holds_of(graph, facts, [lag("a.b", 12, "estimate")], tasks) == []

@@ -86,7 +86,7 @@ def own_imports(tmp_path):
 
 @pytest.mark.usefixtures("own_imports")
 def test_what_a_job_does_not_need_stays_where_it_is(tmp_path):
-    """It travels not, so nothing of it counts when two versions are compared. What it imports travels, however far away."""
+    """A module that no function needs does not travel, so `job diff` ignores it. What its modules import travels, too."""
     write(tmp_path, NEEDED)
     spec = tmp_path / "job.yaml"
     spec.write_text(SPEC % "")
@@ -105,7 +105,7 @@ def test_what_a_job_does_not_need_stays_where_it_is(tmp_path):
     "text", ["import importlib\n", "import_module = 1\nimport_module('a' + 'b')\n", "exec('import a')\n"]
 )
 def test_a_module_that_computes_what_it_imports_needs_all(tmp_path, text):
-    """Nothing tells what that will be. A method that is called like this is none of it."""
+    """Its text does not tell which modules these are. A method that only has the name of such a function does not count."""
     write(tmp_path, {"job.py": text, "a.py": "", "b/__init__.py": ""})
     assert bundle.reached(tmp_path, ["job"]) == {"job", "a", "b"}
     write(tmp_path, {"job.py": "def f(rows): return rows.eval('a')\n"})

@@ -44,7 +44,7 @@ from sardonyx.job.validate import validate
 
 
 def test_now_is_without_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no time of rows: the job goes on by the new version after the batch in hand."""
+    """`now` is not a time of rows: the job goes on by the new version after the batch in hand."""
     made: list[Any] = []
     known = SimpleNamespace(spec=a_job(), next_spec=None, retired=[], complete=set(), facts={}, revision=1)
     making = SimpleNamespace(known=known, make=lambda spec, drop, _: made.append((spec, drop)) or 2)

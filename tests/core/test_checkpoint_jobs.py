@@ -213,7 +213,7 @@ TEN = 1_795_687_200_000_000
 
 
 def test_a_job_whose_positions_are_gone_is_not_resumed_but_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resuming it would read its inputs from their beginning. What is read again is the most that it can be."""
+    """Resuming it would read its inputs from their beginning. The client tells the most records that may be read again."""
     client: Any = Forgetful(monkeypatch)
     with pytest.raises(SardonyxError, match="SX-JOB-POSITIONS-LOST") as caught:
         refuse_forgotten(client, client.handle, client.note())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from sardonyx.cli.tables import tasks_table
 from sardonyx.client.views import JobView, job_view, peer_view, waiting_for
@@ -11,7 +10,7 @@ from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, JobStatus
 from sardonyx.core.graph import graph_of
 from sardonyx.core.notes import Assignment, JobNote, PeerNote, PulseNote, TaskNote
-from sardonyx.core.spec import JobSpec, Route, TaskSpec
+from sardonyx.core.spec import JobSpec, TaskSpec
 
 
 def spec_of(*tasks: TaskSpec, edges: list[tuple[str, str]]) -> JobSpec:
@@ -92,15 +91,6 @@ def test_a_bound_output_of_two_writers_adds_them_up_and_waits_for_both() -> None
     assert view.task("write").state == "running"
     notes["b"] = TaskNote("complete", 9, counts=Counts(4, 4))
     assert view_of(spec, notes, None).task("write").state == "complete"
-
-
-@pytest.mark.parametrize("route", [Route(of="late"), Route(of="failed"), Route(where="m:some")])
-def test_what_does_not_get_every_result_has_a_number_of_rows_that_is_not_known(route: Route) -> None:
-    """A task counts its results once, and not those of each edge: an output that gets some of them shows no number."""
-    spec = replace(KAFKA_TO_KAFKA, routes={"work.write": route})
-    view = view_of(spec, {"work": TaskNote("running", 3, {"p": 0})}, {"work": Counts(7, 5)})
-    assert view.task("work").rows_out == 5
-    assert (view.task("write").rows_in, view.task("write").rows_out) == (None, None)
 
 
 def test_a_reader_of_two_inputs_does_not_tell_how_much_came_from_which() -> None:

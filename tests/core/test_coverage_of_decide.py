@@ -23,7 +23,7 @@ from history_maker import TIMERS, History
 from msgspec.structs import replace
 from scenario_runner import World, run
 
-from coordinator.core import admission, changeset, decide, job_events, peer_changes, scheduling, timers
+from coordinator.core import admission, changeset, decide, job_changes, job_events, peer_changes, scheduling, timers
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
@@ -60,7 +60,7 @@ from tests.compat.make import SPEC
 from tests.core import test_resume_windows
 from tests.sizes import ALL
 
-MODULES = [decide, job_events, peer_changes, changeset, scheduling, timers, admission, resuming]
+MODULES = [decide, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"
@@ -281,9 +281,12 @@ def just_gave() -> list[World]:
     other = ["3 partitions", "2 partitions; its inputs stand still for 3 partitions"]
     resized = [
         *("a is submitted: in -> mid -> out; in never ends; 2 partitions", "the links of a are made"),
-        *(f"a becomes: in -> mid -> out; in never ends; {remark}" for remark in (*other, other[0])),
+        *(f"a becomes: in -> mid -> out; in never ends; {remark}" for remark in other),
+        "the new links of a are made",
+        f"a becomes: in -> mid -> out; in never ends; {other[0]}",
         "the new links of a are made",
         "a becomes: in -> mid -> out; in never ends; 3 partitions; its inputs stand still for 1 partition",
+        "the new links of a are made",
         "a is stopped",
     ]
     unknown = [
@@ -316,7 +319,7 @@ def reread(history: History) -> None:
     for remembered, entries in ((1000, log[:late]), (1, log[late:])):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(peer_changes, "REMEMBERED_DEAD", remembered)
-            patch.setattr(changeset, "REMEMBERED_PURGED", remembered)
+            patch.setattr(job_changes, "REMEMBERED_PURGED", remembered)
             for n, event in entries:
                 timers.due(state, event.at, TIMERS)
                 timers.expired_jobs(state, event.at, TIMERS)
@@ -418,6 +421,7 @@ def unbegun() -> None:
         same = [stage.name for stage in graph.stages]
         history.deliver(JobChanged(job="j-1", spec=replace(spec, catalog=catalog), revision=1, same=same))
         history.deliver(Yielded(peer=first, assignment=state.assignment(first).id))
+        history.deliver(LinksCreated(job="j-1", links={}, revision=2))
         assert state.jobs["j-1"].former is not None
         error = Failure("SX-TEST", "no module")
         if fails:

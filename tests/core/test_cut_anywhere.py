@@ -130,7 +130,7 @@ def first_of_the_day(row: dict, seen: State[bool]) -> dict | None:
 
 
 def tables(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The first row of each key of which nothing is known."""
+    """Return the first row of each key that has no state yet, and the state with these keys."""
     known, first = {row["k"] for row in state.to_pylist() if row["seen"]}, []
     for key in rows["k"].to_pylist():
         first.append(key not in known)
@@ -144,7 +144,7 @@ class Here:
 
     worked = waited = 0.0
 
-    def __init__(self, _spark: object, task: TaskSpec, _code: object, *, isolate: bool) -> None:
+    def __init__(self, _spark: object, task: TaskSpec, _code: object, _retried: object, *, isolate: bool) -> None:
         assert task.keyed is not None
         assert not isolate
         fn = import_function(str(task.fn))
@@ -258,7 +258,7 @@ def test_rows_that_a_function_has_made_are_judged_by_the_clock_before_their_reco
 
 
 def test_blocks_say_the_clocks_of_their_rows(rng: random.Random) -> None:
-    """However a table is cut into blocks. Who does not ask for them reads the same rows, and there is no further column."""
+    """However a table is cut into blocks. A reader that does not ask for clocks reads the same rows, with no further column."""
     clocks = np.sort(np.array([NEVER, NEVER, *(rng.randrange(-(2**62), 2**62) for _ in range(998))]))
     table = pa.table({"n": range(1000)})
     blocks = block.encode(table, max_bytes=3000, clocks=clocks)

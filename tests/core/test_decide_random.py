@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from history_maker import History
 
-from coordinator.core import changeset, peer_changes
+from coordinator.core import changeset, job_changes, peer_changes
 from coordinator.core import decide as core
 from coordinator.core.decide import replay
 from coordinator.core.state import Peer
@@ -96,7 +96,7 @@ def test_random_histories_with_a_short_memory(seed: int, monkeypatch: pytest.Mon
     is reported again counts as new, and the rules still hold.
     """
     monkeypatch.setattr(peer_changes, "REMEMBERED_DEAD", 2)
-    monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 2)
+    monkeypatch.setattr(job_changes, "REMEMBERED_PURGED", 2)
     for number in range(HISTORIES // 10):
         play(f"{seed}/short/{number}", longest=200, kind=History)
 
@@ -115,7 +115,7 @@ def _late_is_in_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _purged_jobs_come_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changeset, "REMEMBERED_PURGED", 0)
+    patch.setattr(job_changes, "REMEMBERED_PURGED", 0)
 
 
 def _tasks_never_wake(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from scenario_runner import World
 
 from coordinator.core.decide import decide
 from coordinator.core.homes import Standby, peers_for
-from coordinator.core.state import Kind, State, new_state
+from coordinator.core.indexes import Kind
+from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.core.events import FORMAT, PeerBorn
 from sardonyx.core.standby import ranked

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from sardonyx.dev.kafka_release import _supported, metadata_version
+from queues.kafka_release import _supported, metadata_version
 
 
 def varied(text: str) -> bytes:

@@ -12,7 +12,19 @@ from sardonyx.client.clocks import JobClock, TaskClock, seconds_behind
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Runtime
-from sardonyx.web.lag_meter import BEHIND, EVERY, OLDEST, SAMPLED, SHARE, UNREAD, WANTED, JobLag, LagMeter
+from sardonyx.web.lag_meter import (
+    BEHIND,
+    EVERY,
+    LOSES_ENDS,
+    OLDEST,
+    RELEASE_EVERY,
+    SAMPLED,
+    SHARE,
+    UNREAD,
+    WANTED,
+    JobLag,
+    LagMeter,
+)
 
 WALL = 1_000_000.0
 SPEC: Any = SimpleNamespace()
@@ -67,7 +79,9 @@ class World:
         self.takes = 0.0
         self.answer = JobLag({"read": 7, "read.label": 3}, {"read": 1.5}, {"label": 60.0})
         self.away = False
-        self.meter = LagMeter(lambda: dict(self.jobs), self._ask, self.clock)
+        self.release: bool | None = None
+        self.releases = 0
+        self.meter = LagMeter(lambda: dict(self.jobs), self._ask, self._loses_ends, self.clock)
         self.meter.follow()
 
     def _ask(self, job: str, spec: JobSpec) -> JobLag:
@@ -78,10 +92,14 @@ class World:
             raise SardonyxError("SX-KAFKA-UNREACHABLE", "Kafka does not answer")
         return self.answer
 
+    def _loses_ends(self) -> bool | None:
+        self.releases += 1
+        return self.release
+
     def scraped(self) -> dict[str, dict[tuple[str, ...], float]]:
         """What Prometheus gets: by metric, the values of the labels and the value."""
         found = {}
-        for gauge in (UNREAD, OLDEST, BEHIND, SAMPLED):
+        for gauge in (UNREAD, OLDEST, BEHIND, SAMPLED, LOSES_ENDS):
             series = gauge.taken().series
             found[gauge.name] = {tuple(each.labels.values()): each.value for each in series}
         return {name.removeprefix("sardonyx_"): values for name, values in found.items() if values}
@@ -94,7 +112,7 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     yield World()
-    for gauge in (UNREAD, OLDEST, BEHIND, SAMPLED):
+    for gauge in (UNREAD, OLDEST, BEHIND, SAMPLED, LOSES_ENDS):
         gauge.follow(None)
 
 
@@ -108,6 +126,18 @@ def test_a_scrape_gets_what_kafka_said_and_when(world: World) -> None:
         "task_event_time_behind_seconds": {("flights", "label"): 60},
         "job_lag_timestamp_seconds": {("flights",): WALL + 5},
     }
+
+
+def test_kafka_is_asked_for_its_release_once_an_hour(world: World) -> None:
+    """Brokers are upgraded while the pages run. What Kafka does not tell is no figure."""
+    world.later(1)
+    assert "kafka_loses_ends" not in world.scraped()
+    world.release = True
+    world.later(RELEASE_EVERY - 1)
+    assert world.releases == 1
+    world.later(1)
+    assert world.scraped()["kafka_loses_ends"] == {(): 1}
+    assert world.releases == 2
 
 
 def test_kafka_is_asked_as_seldom_however_often_it_is_scraped(world: World) -> None:

@@ -161,7 +161,7 @@ def test_what_two_audits_find_fails_the_job(stands: Any) -> None:
 
 @pytest.mark.parametrize("answers", [(LOST, None), (OSError("away"),), (LOST, OSError("away"))])
 def test_no_job_fails_in_doubt(answers: Any, stands: Any) -> None:
-    """A finding that the next look does not confirm, or no answer: the next link has its turn."""
+    """If a second audit does not confirm the finding, or gives no answer, the next link has its turn."""
     stand = stands(*answers)
     stand.runs("a")
     stand.round()
@@ -176,6 +176,7 @@ def test_a_finding_about_a_job_that_was_changed_since_changes_nothing(stands: An
     stand.round()
     (event,) = stand.found
     stand.deliver(JobChanged(job="a", spec=replace(spec_of("a"), failure_limit=9), revision=1))
+    stand.deliver(LinksCreated(job="a", links={}, revision=2))
     assert stand.state.jobs["a"].revision == 2
     stand.deliver(event)
     assert stand.state.jobs["a"].status == "running"

@@ -94,11 +94,13 @@ def test_a_batch_counts_what_it_writes_to_each_link():
     messages = [a_block(TO_SUM, 6), a_block(TO_SUM, 1, 1), a_block(TO_KEEP, 3), Records("users", [(None, b"row")])]
     assert (rows_to(messages, TO_SUM), rows_to(messages, TO_KEEP)) == (7, 3)
     found = positions_after(READ, batch, Result(pa.table({"n": range(8)}), 14), messages)
-    assert found[first] == Position(3, Counts(10, 8), told=(7, 3))
-    assert found[other] == Position(2, Counts(4, 0), told=(0, 0))
+    assert found[first] == Position(3, Counts(10, 8, sent={}), told=(7, 3))
+    assert found[other] == Position(2, Counts(4, 0, sent={}), told=(0, 0))
     again = Batch(rows={other: 4}, positions={other: found[other]})
     found |= positions_after(READ, again, Result(pa.table({"n": range(8)}), 5), messages)
-    assert found[other] == Position(2, Counts(9, 8), told=(7, 3)), "the number of rows of splits is an estimate"
+    assert found[other] == Position(2, Counts(9, 8, sent={}), told=(7, 3)), (
+        "the number of rows of splits is an estimate"
+    )
     assert link_counts.written(READ, "read.sum", found) == 14
     assert link_counts.written(READ, "read.keep", found) == 6
 

@@ -66,7 +66,9 @@ def rounds(rules: int = 4) -> Iterator[Rounds]:
 
 
 def test_a_checkpoint_is_logged_and_its_logs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the moment on at which it is found, also before it is decided. The next one comes a while later."""
+    """The logs are kept from the moment on at which a round finds the checkpoint, before the event is decided. The next one is
+    logged a while later.
+    """
     with rounds() as leader:
         assert leader.round(None) is None
         assert leader.round(POINTS[0]) == Checkpointed(job="j-1", revision=1, point=POINTS[0])

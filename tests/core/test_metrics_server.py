@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 
 from coordinator.loop import leader_metrics
 from deploy import monitoring
+from deploy.panels import PANELS
 from peer import peer_metrics
 from sardonyx.core.addresses import listening_place
 from sardonyx.core.errors import SetupError
@@ -189,6 +191,8 @@ def test_no_label_has_any_number_of_values() -> None:
         "version",
         "daemon",
         "link",
+        "reason",
+        "setting",
     }
     assert {label for family in REGISTRY.families for label in family.labels} <= known
     for family in REGISTRY.families:
@@ -232,13 +236,17 @@ def test_panels_and_alerts_name_metrics_that_exist() -> None:
     }
     expressions = [
         *(alert.expr for alert in monitoring.ALERTS),
-        *(expr for panel in monitoring.PANELS for expr in panel.exprs),
+        *(expr for panel in PANELS for expr in panel.exprs),
     ]
     named = {name for expr in expressions for name in monitoring.names_in(expr)}
     assert named <= known
     assert named
-    board = json.loads((Path(monitoring.__file__).parent / "grafana" / "sardonyx.json").read_text())
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for path in monitoring.GRAFANA.glob("*.json"):
+        board = json.loads(path.read_text())
+        assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+        variables = {each["name"] for each in board["templating"]["list"]} | {"__rate_interval"}
+        for name in re.findall(r"\$(\w+)", json.dumps([panel["targets"] for panel in board["panels"]])):
+            assert name in variables, f"{path.name} has no variable {name}"
 
 
 def test_each_alert_has_a_command() -> None:

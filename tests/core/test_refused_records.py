@@ -65,7 +65,7 @@ BATCH = a_batch(b'{"id":0,"k":"a"}', b"not json", b'{"id":1,"k":null}', b'{"id":
 
 @pytest.mark.parametrize("then", ["skip", "dead_letter"])
 def test_what_kafka_refuses_is_a_bad_record_of_its_output(then: str) -> None:
-    """It is left out of what is written, with its row, its origin and Kafka's reason, beside a record that cannot be read."""
+    """The output leaves it out, and keeps its row, its origin and Kafka's reason, as of a record that cannot be read."""
     work = prepared(a_spec(on_error=then))
     assert work.refused.learn([cast("Any", Refused(b'{"id":2,"k":null}'))])
     result = work.apply(BATCH, StepTimer())

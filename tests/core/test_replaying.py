@@ -188,12 +188,12 @@ def test_a_running_job_can_be_replayed_from_each_time_that_it_keeps() -> None:
     every, kept = points_of(graph, known, every_time=True), points_of(graph, known)
     assert {point.at for point in kept} < {point.at for point in every}
     for point in every:
-        assert _point_at("j-1", spec, every, point.at) == point
+        assert _point_at("j-1", every, point.at) == point
     for time in (micros(START) + 90_000_000, micros(START) + 60 * MINUTE):
         with pytest.raises(SardonyxError, match="SX-CHECKPOINT-UNKNOWN"):
-            _point_at("j-1", spec, every, time)
+            _point_at("j-1", every, time)
     with pytest.raises(SardonyxError, match="cannot be replayed with its states") as none:
-        _point_at("j-1", spec, [], micros(START))
+        _point_at("j-1", [], micros(START))
     assert none.value.code == "SX-CHECKPOINT-UNKNOWN"
     assert "without `--with-state`" in none.value.fix
 

@@ -28,7 +28,7 @@ def counting() -> JobSpec:
     )
 
 
-def refusal(status: str, end: EndPoint | None) -> str:
+def refusal(status: str, end: EndPoint | None, *, rules: int = 4) -> str:
     """Why the next job cannot resume one with windows that has ended so; empty if it can, as far as windows go."""
     tasks = {"read": SimpleNamespace(positions={"t": [7]}), "count": SimpleNamespace(positions={})}
     before: dict[str, Any] = {
@@ -43,11 +43,12 @@ def refusal(status: str, end: EndPoint | None) -> str:
         "end": end,
     }
     jobs = {"j-1": cast("Job", SimpleNamespace(spec=counting(), **before))}
-    found = resume_refusal("j-2", counting(), "j-1", jobs)
+    found = resume_refusal("j-2", counting(), "j-1", jobs, reshards=rules > 3)
     return "" if found is None else found.message
 
 
 KEPT = EndPoint(60, {"count": [(3, 0, 0)] * 8})
+FEWER = EndPoint(60, {"count": [(3, 0, 0)] * 4})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,8 @@ KEPT = EndPoint(60, {"count": [(3, 0, 0)] * 8})
     [
         ("stopped", None, "the state of its task count"),
         ("stopped", KEPT, ""),
-        ("stopped", EndPoint(60, {"count": [(3, 0, 0)] * 4}), "has no place in the new job"),
+        ("stopped", FEWER, ""),
+        ("stopped", EndPoint(60, {}), "has no place in the new job"),
         ("completed", None, ""),
     ],
 )
@@ -64,3 +66,9 @@ def test_a_job_that_was_stopped_with_windows_is_resumed_with_them(status: str, e
     found = refusal(status, end)
     assert why in found
     assert bool(found) == bool(why)
+
+
+def test_by_the_rules_before_no_state_moves_to_other_partitions() -> None:
+    """A log that the release before has written is decided as it was."""
+    assert "has no place in the new job" in refusal("stopped", FEWER, rules=3)
+    assert refusal("stopped", KEPT, rules=3) == ""

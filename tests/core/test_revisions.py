@@ -82,6 +82,23 @@ def test_each_change_says_what_it_was_and_when_it_took_over() -> None:
     assert "write went on meanwhile" in lines(world)[1]
 
 
+def test_a_change_that_makes_no_queue_says_where_it_took_over() -> None:
+    """Only a function or a setting differs: the tasks that did not go on stand at an offset on record."""
+    world = begun()
+    known = world.state.jobs["copy"].spec
+    catalog = [replace(task, doc="changed") if task.name == "keep" else task for task in known.catalog]
+    world.deliver(
+        JobChanged(at=1.0, job="copy", spec=replace(known, catalog=catalog), revision=1, same=["write", "log"])
+    )
+    for sentence in ("3 s pass", "the peers that are to give their tasks up do"):
+        world.say(sentence)
+    assert world.state.jobs["copy"].revision == 1
+    world.say("the new links of copy are made")
+    (found,) = made(world)
+    assert (found.done, found.went_on, found.since) == (world.now, ["write", "log"], {"keep": {"read": [7, 7]}})
+    assert lines(world)[-1] == "  task keep works by it from offsets {0: 7, 1: 7} of topic read"
+
+
 def test_a_change_that_is_given_up_says_why() -> None:
     """Kafka has refused it, or its job has ended."""
     world = begun()
@@ -116,7 +133,7 @@ def test_offsets_from_which_a_version_works() -> None:
 def test_a_change_that_was_taken_back_says_why() -> None:
     """No peer could begin with it: the job goes on by the version before, which makes a revision."""
     world = World()
-    left = ("1 s pass", "the peers that are to give their tasks up do")
+    left = ("1 s pass", "the peers that are to give their tasks up do", "the new links of copy are made")
     for sentence in (*TRIED, "copy is changed", *left, "P1 declines: no module", "P1 acks", "copy is changed"):
         world.say(sentence)
     first, second = made(world)
@@ -139,13 +156,14 @@ def test_a_change_that_was_taken_back_says_why() -> None:
     ids=str,
 )
 def test_who_changes_a_job_hears_whether_a_peer_could_begin(then: list[str], gives: int | str) -> None:
-    """As soon as one has begun, or none is about to; it does not wait for a peer that there is not."""
+    """It hears so as soon as a peer has begun, or none is about to begin; it does not wait where there is no peer."""
     world = World()
     for sentence in TRIED:
         world.say(sentence)
     known = world.state.jobs["copy"].spec
     spec = replace(known, failure_limit=0, catalog=[replace(task, batch_size=7) for task in known.catalog])
-    sentences = ["1 s pass", "the peers that are to give their tasks up do", *then]
+    left = ["1 s pass", "the peers that are to give their tasks up do", "the new links of copy are made"]
+    sentences = [*left, *then]
 
     def advance(_zk: object, state: State) -> list[AnyEvent]:
         assert state is world.state

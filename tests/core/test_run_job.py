@@ -29,6 +29,23 @@ def test_a_row_too_large_for_a_message_fails_the_job(tmp_path: Path) -> None:
     assert [row["n"] for row in run_job(job_of(tmp_path, counted=True), {"in": rows}).rows()] == [2]
 
 
+@pytest.mark.parametrize("then", ["skip", "dead_letter"])
+def test_a_row_too_large_for_its_queue_is_a_bad_record_of_an_independent_output(then: str) -> None:
+    """It goes by the output's `on_error`, and the rows around it are written. Its letter says how it begins."""
+    job = Job("j")
+    rows = job.input("in", generator(1))
+    job.output("out", kafka("out", key="n"), after=rows, on_error=then)
+    large = {"n": "2", "text": random.Random(1).randbytes(1_000_000).hex()}
+    result = run_job(job, {"in": [{"n": "1", "text": ""}, large, {"n": "3", "text": ""}]})
+    assert [key for key, _ in result.messages("out")] == [b"1", b"3"]
+    counts, letters = result.counts("out"), result.dead_letters("out")
+    assert (counts.rows_in, counts.rows_out, counts.skipped + counts.dead) == (3, 2, 1)
+    assert len(letters) == (then == "dead_letter") == counts.dead
+    for letter in letters:
+        assert (letter.error, letter.failure.code, letter.record) == ("OutputError", "SX-RECORD-TOO-LARGE", None)
+        assert "{'n': '2'" in letter.failure.cause
+
+
 def test_a_file_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
     """The error of the input is that of the job, with the task. Only without any rows given is the place checked before."""
     (tmp_path / "in.parquet").write_bytes(b"PAR1 is not enough")

@@ -12,7 +12,8 @@ from coordinator.core import entitlement, scheduling
 from coordinator.core import state as state_module
 from coordinator.core.decide import decide
 from coordinator.core.entitlement import targets
-from coordinator.core.state import Bounds, Kind, new_state
+from coordinator.core.indexes import Bounds, Kind
+from coordinator.core.state import new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.core.timers import due
 from sardonyx.core.errors import Failure

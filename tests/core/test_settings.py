@@ -11,6 +11,7 @@ from rich.pretty import pretty_repr
 from sardonyx.core import units
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings, load_settings, variable
+from sardonyx.runtime.settings_sections import SchemaRegistry
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +162,19 @@ def test_kafka_keys_with_a_dot_pass_through(folder: Path, monkeypatch: pytest.Mo
     }
     with pytest.raises(SetupError, match=r"no setting kafka\.linger_ms"):
         load_settings(**{"kafka.linger_ms": 5})
+
+
+def test_keys_of_the_schema_registry_are_not_given_to_kafkas_clients() -> None:
+    """They would refuse them. The login goes to the address of the settings only: a job can name any."""
+    login = {"basic.auth.user.info": "app:hush-1", "ssl.ca.location": "/ca.pem", "url": "https://registry:8081"}
+    settings = load_settings(**{f"kafka.schema.registry.{key}": value for key, value in login.items()})
+    assert settings.kafka.client() == {}
+    known = settings.kafka.registry
+    assert known == SchemaRegistry("https://registry:8081", tuple(sorted(login.items()))[:2])
+    assert known.at(None) == known.at("https://registry:8081") == known
+    assert known.at("https://other") == SchemaRegistry("https://other", (("ssl.ca.location", "/ca.pem"),))
+    assert settings.kafka.schema_registry == "https://registry:8081"
+    assert "hush" not in f"{settings!r} {settings.shown()}"
 
 
 def test_spark_conf_keeps_its_keys_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_conditions_together(where, expected):
 
 
 def test_a_condition_is_asked_about_what_is_open():
-    """And about nothing else, with its parameters."""
+    """A condition gets its parameters, and only the rows for which the conditions before it leave the answer open."""
     asked.clear()
     written(a_sink(a_link(Condition(all_of=[LATE, BEYOND_2]))), ROWS)
     assert asked == [[1, 4]]

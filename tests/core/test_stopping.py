@@ -175,7 +175,7 @@ def test_the_pages_ask_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_windows_close_the_clock_of_an_input_ends_as_at_the_end_of_a_bounded_one() -> None:
-    """Else it stays where it is, for the job that goes on."""
+    """Where windows stay open, the clock stays where it is, for the job that goes on."""
     graph = graph_of(job(), "d", "hits-1")
     (link,) = (link for link in graph.links if link.kind == "input")
     place = Partition(link.topic, 0)
@@ -189,7 +189,7 @@ def test_where_windows_close_the_clock_of_an_input_ends_as_at_the_end_of_a_bound
 
 
 def test_no_job_goes_on_with_windows_that_were_closed() -> None:
-    """It would give a result of a part of such a window. One without states goes on from the positions."""
+    """The job would give a second result, of the rest of such a window. A job without states goes on from the positions."""
     assert "its windows were closed" in goes_on_by("hits-1", job(), closed=True)
     assert "--resume" in goes_on_by("hits-1", job(windows=False), closed=True)
     known = Predecessor(job(), "stopped", topics={"count": ["hits"]}, closed=True)
@@ -201,7 +201,7 @@ def test_a_coordinator_of_the_release_before_is_not_asked_to_close_windows() -> 
 
 
 def test_a_coordinator_keeps_no_states_of_a_job_whose_windows_were_closed() -> None:
-    """By the rules before, a log cannot say so."""
+    """Rules before 4 know nothing of closed windows."""
     for rules, closes in ((OLDEST_RULES, False), (RULES, True)):
         state = new_state("d", rules)
         spec = job()

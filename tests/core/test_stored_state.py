@@ -13,8 +13,9 @@ from history_maker import History
 
 from coordinator.core import stored_state
 from coordinator.core.decide import decide
+from coordinator.core.indexes import Bounds, Tier
 from coordinator.core.plan import Plan
-from coordinator.core.state import Bounds, State, Tier
+from coordinator.core.state import State
 from coordinator.core.stored_state import decode_state, derive, encode_state
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, OLDEST, RULES
@@ -42,7 +43,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return [(key, plain(each)) for key, each in value.items()]
     if isinstance(value, State | Plan | Tier | Bounds):
-        return {name: plain(getattr(value, name)) for name in getattr(value, "_fields", ()) or value.__slots__}
+        slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+        return {name: plain(getattr(value, name)) for name in getattr(value, "_fields", ()) or slots}
     return [plain(each) for each in value] if type(value) is list else value
 
 

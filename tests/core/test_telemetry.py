@@ -12,7 +12,7 @@ from peer import telemetry
 from peer.batch_result import Result
 from sardonyx.core.notes import Assignment
 from sardonyx.core.telemetry import VERSION, BatchTold, read, steps_of, topic_of
-from sardonyx.web.batches import JOBS, KEPT, STREAM, TASKS, KeptBatches
+from sardonyx.web.batches import JOBS, KEPT, STREAM, TASKS, WORKED, KeptBatches
 
 GIVEN = Assignment(id=17, job="j-1", task="label", slot=2)
 
@@ -108,6 +108,17 @@ def test_the_batches_of_a_job_are_given_from_where_the_last_answer_ended() -> No
     assert [batch.at for batch in kept.after("j-1", 0, 1)[0]] == [5.0]
     assert kept.after("j-1", kept.after("j-1", 0, 1)[1], 10)[0] == []
     assert kept.after("other", 0, 10)[0] == []
+
+
+def test_how_many_peers_a_task_fills_is_told_by_its_last_batches() -> None:
+    """Without their waits; of one that began before those seconds, what lies in them. What ended before them does not count."""
+    kept = KeptBatches()
+    kept.take([told(80, seconds={"spark": 99.0}), told(92, seconds={"wait": 9.0, "spark": 5.0, "commit": 1.0})])
+    assert kept.worked("j-1", 92 + WORKED) == {}
+    assert kept.worked("j-1", 95) == {"t": pytest.approx(6 / WORKED)}
+    assert kept.worked("j-1", 92 + WORKED - 2) == {"t": pytest.approx(2 / WORKED)}
+    kept.take([told(94, seconds={"spark": 60.0}), told(94, task="u", seconds={"write": 3.0}), told(94, job="k-1")])
+    assert kept.worked("j-1", 95) == {"t": pytest.approx((6 + WORKED - 1) / WORKED), "u": pytest.approx(3 / WORKED)}
 
 
 def test_a_number_that_there_was_not_yet_gives_all() -> None:

@@ -82,6 +82,7 @@ def left(new: JobSpec, *, old: JobSpec | None = None, known: list[str] | None = 
         (a_job(tasks={"b": {"batch_size": 5}}), "ab"),
         (a_job(tasks={"b": {"max_peers": 2}}), "b"),
         (a_job(tasks={"d": {"on_error": "dead_letter"}}), "d"),
+        (a_job(tasks={"b": {"on_error": "skip"}}), "ab"),
         (a_job(tags=["gpu"]), "abcd"),
         (a_job("timed"), "abcd"),
         (a_job(checkpoint_every="1 min"), "abcd"),
@@ -89,8 +90,14 @@ def left(new: JobSpec, *, old: JobSpec | None = None, known: list[str] | None = 
     ],
 )
 def test_a_task_is_touched_if_its_peers_would_know_something_else(new: JobSpec, touched: str) -> None:
-    """Of itself, its queues, the whole job, the batches of its readers, or where the rows are counted that are written for it."""
+    """Of itself, its queues, the whole job, batches and bad records of its readers, or where rows written for it are counted."""
     assert left(new) == [name for name in TASKS if name not in touched]
+
+
+def test_by_rules_3_a_task_does_not_know_what_its_readers_leave_out() -> None:
+    old, new = a_job(), a_job(tasks={"b": {"on_error": "skip"}})
+    facts = {link.name: LinkFacts(2) for link in graph_of(new, "", "").links}
+    assert untouched(old, new, TASKS, facts, rules=3) == ["a", "c", "d"]
 
 
 def test_other_code_touches_a_task() -> None:

@@ -74,12 +74,15 @@ def asked(api: Api, path: str, n: int, **parts: str) -> Any:
     return found
 
 
+PAGES = (("cluster", "/cluster"), ("jobs", "/jobs"), ("capacity", "/capacity"))
+
+
 def same_as_asked(source: Source) -> int:
     """Compare the film of every page with what is answered about each entry; how many pages were compared."""
     api, book = Api(source), source.book
     jobs = sorted({job for line in book.lines(1, book.last) for job in line.jobs})
     count = 0
-    for topic, path in [("cluster", "/cluster"), ("capacity", "/capacity"), *((f"job:{job}", "") for job in jobs)]:
+    for topic, path in [*PAGES, *((f"job:{job}", "") for job in jobs)]:
         frames = list(played(api, topic, book.first, book.last))
         assert [frame["line"]["n"] for frame, _ in frames] == list(range(book.first, book.last))
         for frame, page in frames:

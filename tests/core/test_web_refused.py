@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from web_site import EVENTS, SPEC, Running, Site, file_like, of_report
 
-from sardonyx.core.errors import SardonyxError
+from queues.dead_letters import Letter, Origin
+from sardonyx.client.dead_letters import Stored
+from sardonyx.client.peek import Peek, PeekedPartition, PeekedRow
+from sardonyx.client.views import JobView, LinkLag, PartitionLag
+from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import JobSubmitted, TaskFailed
 from sardonyx.core.spec import TaskSpec
+from sardonyx.core.telemetry import BatchTold
+from sardonyx.web.access import Visitor
+from sardonyx.web.actions import ACTIONS, Done
+from sardonyx.web.api import ADDRESSES, Api
 from sardonyx.web.app import static_files
+from sardonyx.web.batches import BatchesPage, BatchStream
+from sardonyx.web.partitions import PartitionsPage
+from sardonyx.web.rows import LetterPile
+from sardonyx.web.sight import Sample
 
 
 @pytest.fixture(scope="module")
@@ -125,31 +139,106 @@ def test_every_answer_tells_the_browser_what_it_may_do(report: Site) -> None:
             assert report.get(path, headers).headers["x-content-type-options"] == "nosniff"
 
 
-def test_no_answer_holds_a_secret() -> None:
-    """Neither where a spec has it, nor where an error, an entry or a node quotes it, now or in the past."""
-    quoting = SardonyxError("SX-TEST", "cannot log in with hunter22").to_failure()
-    failed = TaskFailed(at=14.0, peer="a", assignment=3, error=quoting, fatal=True)
-    short = [
-        TaskSpec(name="read", type="input", connector="generator", options={"count": 1, "token": "abc"}),
-        SPEC.catalog[1],
-    ]
-    other = JobSubmitted(at=15.0, job="k-1", spec=msgspec.structs.replace(SPEC, name="k", catalog=short))
-    site = Site(Running([*EVENTS[:4], failed, other]))
-    told = b""
-    for at in ("", *(f"?at={n}" for n in range(2, 7))):
-        for path in (
-            "cluster",
-            "jobs",
-            "peers",
-            *(f"jobs/j-1/{part}" for part in ("overview", "spec", "explain", "timeline")),
-        ):
-            told += site.get(f"/api/v1/{path}{at}").body
-    for path in ("log", "log/scale", "jobs/k/spec?at=6", *(f"log/{n}" for n in range(1, 7))):
-        told += site.get(f"/api/v1/{path}").body
-    assert b"SX-TEST" in told
-    assert b"******" in told
-    assert b"hunter22" not in told
-    assert b'"abc"' not in told
+QUOTE = "cannot log in with hunter22"
+
+
+class Quoting:
+    """What Kafka and ZooKeeper tell. All of it quotes a secret of the job: in answers, or in the error in their place."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def _told(self, answer: Any) -> Any:
+        if self._fails:
+            raise SetupError("SX-KAFKA-REFUSED", QUOTE, cause=QUOTE, fix=QUOTE, where={"hunter": QUOTE})
+        return answer
+
+    def of(self, job: str, *_: Any) -> Any:
+        batch = BatchTold(job=job, task="read", peer="a", slot=0, assignment=3, at=1.0, outcome="dropped", cause=QUOTE)
+        return self._told(BatchesPage([batch], QUOTE))
+
+    def stream(self, job: str, *_: Any) -> Any:
+        return self._told(BatchStream(items=self.of(job).items, last=1, at=1.0, problem=QUOTE))
+
+    def worked(self, _job: str) -> None:
+        return None
+
+    def peek(self, job: str, _spec: Any, link: str, _query: Any) -> Any:
+        rows = [PeekedRow(offset=0, key=QUOTE, record={"text": QUOTE})]
+        partition = PeekedPartition(number=0, first=0, end=1, rows=rows)
+        return self._told(
+            Peek(job=job, link=link, kind="internal", topic="t", writer="read", reader=None, partitions=[partition])
+        )
+
+    def piles(self, *_: Any) -> Any:
+        return self._told([LetterPile(job="j-1", task="read", letters=1, waiting=1, errors={"ValueError": 1})])
+
+    def letters(self, *_: Any) -> Any:
+        return [self.letter()]
+
+    def letter(self, *_: Any) -> Any:
+        failure = SardonyxError("SX-FN-RAISED", QUOTE, traceback=QUOTE).to_failure()
+        letter = Letter("read", "row", "ValueError", 1, failure, Origin("t", 0, 0))
+        return self._told(Stored(job="j-1", offset=0, at=1.0, letter=letter, record={"text": QUOTE}))
+
+    def act(self, *_: Any, **__: Any) -> Any:
+        return self._told(Done(job="j-1", n=3, by=QUOTE))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_answer_of_any_address_holds_a_secret(fails: bool) -> None:
+    """Neither where a spec has it, nor where an error, an entry or a node quotes it: of each address, now and in the past, of the
+    stream and of actions, and the metrics.
+    """
+    failed = TaskFailed(
+        at=14.0, peer="a", assignment=3, error=SardonyxError("SX-TEST", QUOTE).to_failure(), fatal=False
+    )
+    short = TaskSpec(name="read", type="input", connector="generator", options={"count": 1, "token": "abc"})
+    spec = msgspec.structs.replace(SPEC, name="k", catalog=[short, SPEC.catalog[1]])
+    source: Any = Running([*EVENTS[:4], failed, JobSubmitted(at=15.0, job="k-1", spec=spec), EVENTS[5]])
+    source.batches = source.rows = source.actions = Quoting(fails=fails)
+    source.partitions = Partitioned(fails=fails)
+    lag = LinkLag(link="read.splits", reader="read", kind="splits", topic="t", records=1)
+    view = JobView(id="j-1", name="j", status="running", tasks=[])
+    source.said.add(Sample(at=1.0, view=view, lags=[lag], problem=QUOTE))
+    site, api = Site(source), Api(source)
+    needed = {"/log/find": ["at=14"], "/log/diff": ["from=3&to=6"], "/log/film": ["from=3&to=6&topic=cluster"]}
+    needed["/log/film"].append("from=3&to=6&topic=job:j-1")
+    bodies: dict[str, bytes] = {}
+    for address in ADDRESSES:
+        parts = {"job": "j-1", "task": "read", "link": "read.write", "offset": "0"}
+        for n in range(1, 8) if "{n}" in address.path else (1,):
+            path = f"/api/v1{address.path.format(**parts, n=n)}"
+            moments = [f"at={at}" for at in range(2, 8)] if "at" in address.query.__struct_fields__ else []
+            for query in needed.get(address.path, ["", *moments]):
+                answer = site.get(f"{path}?{query}")
+                assert answer.status == 200 or (fails and address.asks), (path, query, answer.body)
+                bodies[f"{path}?{query}"] = answer.body
+    for topic in ("standing", "cluster", "job:j-1"):
+        bodies[topic] = api.topic(topic)
+    for action in ACTIONS:
+        quoting = action._replace(handler=lambda actions, _: actions.act())
+        try:
+            bodies[action.path] = api.act(
+                quoting, {}, {"job": "j-1", "task": "read"}, Visitor("ana", "operator"), "a" * 32
+            )[1]
+        except SardonyxError as error:
+            bodies[action.path] = msgspec.json.encode(error.to_failure())
+    for path in ("/metrics", "/api/v1/jobs/k/spec"):
+        bodies[path] = site.get(path).body
+    assert sum(b"cannot log in with ******" in body for body in bodies.values()) > 10
+    for where, body in bodies.items():
+        assert b"hunter22" not in body, where
+        assert b'"abc"' not in body, where
+
+
+class Partitioned(Quoting):
+    """Partitions, which are asked for by the same name as batches."""
+
+    def of(self, job: str, *_: Any) -> Any:
+        return self._told(
+            PartitionsPage(items=[PartitionLag(link=job, topic=QUOTE, partition=0)], at=1.0, problem=QUOTE)
+        )
 
 
 def test_the_pages_need_nothing_from_elsewhere_and_put_no_text_in_as_markup() -> None:

@@ -87,6 +87,20 @@ def test_rates_are_differences_of_the_last_seconds() -> None:
     assert samples.growth("x.y") is None
 
 
+def test_a_task_is_as_busy_as_its_batches_fill_its_peers() -> None:
+    """Not more than always, whatever the clocks of the peers say. Without telemetry it is not known, nor of a task whose batch
+    may still be in hand; where nothing is unread, there is nothing to do.
+    """
+    samples = Samples()
+    assert samples.busy("b", 2, 5) is None
+    samples.worked = {"b": 1.5}
+    assert samples.busy("b", 2, 5) == 0.75
+    assert samples.busy("b", 1, 5) == 1.0
+    assert samples.busy("b", 0, 5) is None
+    assert samples.busy("c", 1, 5) is None
+    assert samples.busy("c", 1, 0) == 0.0
+
+
 def test_two_samples_tell_a_rate_although_kafka_answers_slowly() -> None:
     """If an answer takes long, the one before it may be older than the span of rates."""
     samples = Samples()

@@ -101,7 +101,7 @@ class Twin:
         self,
         refusal: Refusal,
         changeable: Callable[[Json, Json, list[str], list[str]], bool],
-        untouched: Callable[[Json, Json, list[str], Json], list[str]],
+        untouched: Callable[[Json, Json, list[str], Json, int], list[str]],
         rules: int = 4,
     ) -> None:
         self.rules = rules  # 3 or 4
@@ -130,9 +130,8 @@ class Twin:
             touched = [name for name in job["tasks"] if name not in job["goes_on"]]
             if job["next"] is None or job["switching"] or any(self.on_task(job, name) for name in touched):
                 continue
-            before, after = job["spec"], job["next"]
-            fences = self.rules > 3 and (closes(before, after) or resizes(before, after))
-            if wires(before) == wires(after) and not fences:
+            fences = self.rules > 3 and any(name in job["stages"] for name in touched)
+            if wires(job["spec"]) == wires(job["next"]) and not fences:
                 self.swap(job)
             elif self.gains_at_its_end(job, job["next"]):
                 job.update(next=None, goes_on=[])
@@ -385,14 +384,19 @@ class Twin:
                 found = True
         return found
 
+    def take_over(self, job: Json, event: Json) -> None:
+        if self.rules > 3 and self.gains_at_its_end(job, job["next"]):  # it was read to its end meanwhile
+            job.update(next=None, switching=False, goes_on=[])
+        elif not changes_queues(job["spec"], job["next"]):
+            self.swap(job)
+        elif all(link in event["links"] for link in edges(job["next"])):
+            self.know_topics(job, event.get("topics", {}))
+            self.rewire(job, event["links"])
+
     def on_links_created(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is not None and job["switching"] and event.get("revision") == job["revision"] + 1:
-            if self.rules > 3 and self.gains_at_its_end(job, job["next"]):  # it was read to its end meanwhile
-                job.update(next=None, switching=False, goes_on=[])
-            elif all(link in event["links"] for link in edges(job["next"])):
-                self.know_topics(job, event.get("topics", {}))
-                self.rewire(job, event["links"])
+            self.take_over(job, event)
         elif job is not None and job["status"] == "planning" and not event.get("revision"):
             facts = dict(event["links"])
             job["topics"] = dict(event.get("topics", {}))
@@ -664,7 +668,8 @@ class Twin:
             return
         if not self.gains_at_its_end(job, event["spec"]):
             same = [] if job["suspended"] else event.get("same", [])
-            job.update(next=event["spec"], goes_on=self.untouched(job["spec"], event["spec"], same, job["facts"] or {}))
+            facts = job["facts"] or {}
+            job.update(next=event["spec"], goes_on=self.untouched(job["spec"], event["spec"], same, facts, self.rules))
 
     def gains_at_its_end(self, job: Json, spec: Json) -> bool:
         """Whether a task that is complete would read or write what it has not before."""
@@ -1486,6 +1491,11 @@ def has_link(spec: Json, link: str) -> bool:
 def wires(spec: Json) -> Json:
     """What each task that runs reads and writes."""
     return {name: [[p for p in pairs(spec) if p[at] == name] for at in (1, 0)] for name in stages(spec)}
+
+
+def changes_queues(old: Json, new: Json) -> bool:
+    """Whether queues come, go, close, or get other partitions."""
+    return wires(old) != wires(new) or closes(old, new) or resizes(old, new)
 
 
 def closes(old: Json, new: Json) -> bool:

@@ -18,6 +18,7 @@ from sardonyx.web.access import Access
 from sardonyx.web.app import application
 from sardonyx.web.batches import NoBatches
 from sardonyx.web.book import Book
+from sardonyx.web.partitions import NoPartitions
 from sardonyx.web.sight import Samples, Standing
 from sardonyx.web.source import FileSource, Source
 
@@ -105,6 +106,7 @@ class Running:
         self.actions = "there is no ZooKeeper here"
         self.targets = "there is no ZooKeeper here"
         self.batches = NoBatches("there is no Kafka here")
+        self.partitions = NoPartitions("there is no Kafka here")
 
     def on_change(self, call: Any) -> None: ...
 

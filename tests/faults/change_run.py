@@ -75,13 +75,14 @@ STEPS: dict[str, Callable[[Scene, random.Random], str]] = {
 """The faults: at each step of a change, and of the batches that it interrupts."""
 
 _RARE = {
-    **dict.fromkeys((f"kill at {point}" for point in _CHANGE[:3]), "rewires"),
-    "stop at change-made": "rewires",
+    "kill at in-create-links": "rewires",
     "kill at change-dropping": "drops",
-    "kill at before-side-effect": "rewires",
-    "kill at after-side-effect": "rewires",
+    **dict.fromkeys((f"kill at {point}" for point in ("change-made", "change-fenced")), ""),
+    "stop at change-made": "",
+    "kill at before-side-effect": "",
+    "kill at after-side-effect": "",
 }
-"""Faults that only some changes come by."""
+"""Faults of what a change does in Kafka: some of them only where queues come or go, or where they go."""
 
 
 class VersionSight(Sight):

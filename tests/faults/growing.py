@@ -1,9 +1,9 @@
 """A job that users change while it runs: its versions, and what of each must come out.
 
-``read`` is a topic, ``work`` and ``steady`` are tasks, ``write`` is a topic. Taps come after any of them and go again; tasks come
-between ``steady`` and ``write`` and go again. Each of ``work`` and ``steady`` writes into each row by which version of it the row
-was worked. A change that gives a task another reader, or takes one away, makes another version of the task. So it is known of
-each row which taps must have it.
+``read`` is a topic, ``work`` and ``steady`` are tasks, ``write`` is a topic. Taps come after any of them and go again, and so do
+inputs with a tap of their own; tasks come between ``steady`` and ``write`` and go again. Each of ``work`` and ``steady`` writes
+into each row by which version of it the row was worked. A change that gives a task another reader, or takes one away, makes
+another version of the task. So it is known of each row which taps must have it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tests.faults.shapes import PARTITIONS, SCHEMA, SOURCE
 
 TAPS = 3
 """How many there are at a time, at most."""
+_PARENTS = ("read", "work", "work", "steady")
+"""What a tap comes after, as often as it is to."""
 
 _STEADY = """
 import pyarrow as pa
@@ -57,7 +59,8 @@ if {middle!r}:
     last = job.task({middle!r}, middle, after=last, params={{"name": {middle!r}}}, max_peers=2)
 job.output("write", kafka("{out}", format="json", key="key"), after=last)
 for name, parent, kind in {taps!r}:
-    before = after[parent]
+    own = parent == "input"
+    before = job.input(name + "-in", source, time=event_time("at", unit="ms")) if own else after[parent]
     if kind == "pair":
         before = job.task(name + "-first", same, after=before)
     if kind == "keyed":
@@ -73,15 +76,21 @@ class Tap(NamedTuple):
 
     name: str
     parent: str
-    """``read``, ``work`` or ``steady``."""
+    """``read``, ``work`` or ``steady``; ``input``: an input that comes and goes with it, and reads the topic of ``read``."""
     kind: str
     """``plain``; ``pair``: two tasks, one after the other; ``keyed``: a task with a state."""
     since: int
     """The version of its parent from which on it gets all rows."""
 
     @property
+    def in_place(self) -> bool:
+        """Whether it reads a topic itself."""
+        return self.parent in ("read", "input")
+
+    @property
     def tasks(self) -> list[str]:
         first = [f"{self.name}-first"] if self.kind == "pair" else []
+        first += [f"{self.name}-in"] if self.parent == "input" else []
         return [*first, self.name, f"{self.name}-out"]
 
 
@@ -98,8 +107,8 @@ class Version:
     peers: int = 2
 
     def past(self, task: str) -> Version:
-        """The same with another version of a task."""
-        return replace(self, **{task: getattr(self, task) + 1}) if task != "read" else self
+        """The same with another version of a task. Inputs have none."""
+        return replace(self, **{task: getattr(self, task) + 1}) if task in ("work", "steady") else self
 
 
 class Step(NamedTuple):
@@ -212,7 +221,7 @@ class Growing:
                 known = self.tapped[tap.name]
                 if at is not None:
                     known.last = at
-                elif tap.parent != "read":
+                elif not tap.in_place:
                     known.until = getattr(now, tap.parent)
                     came = any(each not in before.taps for each in now.taps)
                     known.sure = (known.until - (0 if came else 1)) if tap.name in step.drain else tap.since
@@ -255,10 +264,11 @@ class Growing:
 
     def _part(self, rng: random.Random, number: int) -> Step:
         """At a time of the rows, one comes, and another goes, if there is any."""
-        gone, without = self._without_tap(self.version, rng) if self.version.taps else (None, self.version)
-        tap, version = self._with_tap(without, rng, number)
         now = self.version
-        taps = [*without.taps, tap._replace(since=0 if tap.parent == "read" else getattr(now, tap.parent))]
+        able = [tap for tap in now.taps if tap.parent != "input"]
+        gone, without = self._without_tap(now, rng, able) if able else (None, now)
+        tap, version = self._with_tap(without, rng, number, _PARENTS)
+        taps = [*without.taps, tap._replace(since=0 if tap.in_place else getattr(now, tap.parent))]
         version = replace(now, taps=tuple(taps))
         what = f"{gone.name} before a time and " if gone is not None else ""
         return Step(f"part {what}{tap.kind} {tap.name} after {tap.parent} from it on", version, at_a_time=True)
@@ -273,20 +283,22 @@ class Growing:
         name = f"middle{number}"
         return Step(f"put {name} between", replace(then, middle=name, middle_since=then.steady), drain=drain)
 
-    def _with_tap(self, now: Version, rng: random.Random, number: int) -> tuple[Tap, Version]:
-        parent = rng.choice(["read", "work", "work", "steady"])
-        kind = "plain" if parent == "read" else rng.choice(["plain", "pair", "keyed"])
-        then = now.past(parent)
-        tap = Tap(f"tap{number}", parent, kind, 0 if parent == "read" else getattr(then, parent))
+    def _with_tap(
+        self, now: Version, rng: random.Random, number: int, parents: Sequence[str] = (*_PARENTS, "input")
+    ) -> tuple[Tap, Version]:
+        tap = Tap(f"tap{number}", rng.choice(parents), "plain", 0)
+        then = now.past(tap.parent)
+        if not tap.in_place:
+            tap = tap._replace(kind=rng.choice(["plain", "pair", "keyed"]), since=getattr(then, tap.parent))
         return tap, replace(then, taps=(*now.taps, tap))
 
-    def _without_tap(self, now: Version, rng: random.Random) -> tuple[Tap, Version]:
-        tap = rng.choice(now.taps)
+    def _without_tap(self, now: Version, rng: random.Random, taps: Sequence[Tap] = ()) -> tuple[Tap, Version]:
+        tap = rng.choice(taps or now.taps)
         return tap, replace(now.past(tap.parent), taps=tuple(each for each in now.taps if each != tap))
 
     def _gone(self, what: str, version: Version, tap: Tap, rng: random.Random) -> Step:
         if (
-            tap.parent == "read" or rng.random() < 0.5
+            tap.in_place or rng.random() < 0.5
         ):  # what reads a topic in place never comes to its end before the topic does
             return Step(f"{what}, dropped", version, drop=tap.tasks)
         return Step(f"{what}, drained", version, drain=tap.tasks)
@@ -324,7 +336,7 @@ class Growing:
         self, known: Tapped, got: Mapping[int, Mapping[str, Any]], rows: Mapping[int, Mapping[str, Any]]
     ) -> list[str]:
         tap, found = known.tap, []
-        if tap.parent == "read":
+        if tap.in_place:
             wanted = [number for number in rows if known.times(number)] if known.until is None else []
             found += _gaps(tap.name, got, wanted)
             found += [f"{tap.name} should not have {number}" for number in got if not known.times(number)][:5]
@@ -333,6 +345,11 @@ class Growing:
                 for number in wanted
                 if known.first is not None and number % SOURCE == known.first and number not in got
             ]
+            if tap.parent == "input":  # it begins where the topic does
+                firsts = {number - number % SOURCE for number in got}
+                found += [
+                    f"{tap.name} lacks {number}, the first of its partition" for number in firsts if number not in got
+                ]
         else:
             wanted = {
                 number

@@ -231,7 +231,7 @@ job.output("out", {output.replace("TOPIC", topic)}, fn=same, after=grown)
 
 
 def test_records_that_kafka_refuses_are_left_out(house: House, tmp_path: Path) -> None:
-    """By ``on_error`` of the output that writes them: what is refused with them, and what other outputs write, is all there."""
+    """``on_error`` of their output leaves out only these: records sent together with them arrive, and those of other outputs."""
     keyed = house.make_topic("refused-keyed", **{"cleanup.policy": "compact"})
     small = house.make_topic("refused-small", **{"max.message.bytes": "10000"})
     plain = house.make_topic("refused-plain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,77 @@ def test_tasks_come_and_go_under_load(sardonyx_clusters: Callable[..., Cluster])
         handle.stop()
         assert handle.await_completion(300).status == "stopped"
         assert sorted(row["n"] for row in cluster.records(growing.out)) == list(range(growing.filled))
+
+
+def test_inputs_come_and_go_under_load(sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """While records come in and a peer dies, a change adds an input, which a task that stays reads, too, and with it a task of
+    its own; a later one removes both. Then only a function changes. Each record is worked once, by one version, and the offsets
+    on record say by which.
+    """
+    with sardonyx_clusters() as cluster:
+        growing = Growing(cluster)
+        more, noted = cluster.topic("more"), cluster.topic("noted")
+        far, stop, given = 1_000_000, threading.Event(), 0
+
+        def version(number: int, *, wide: bool = False) -> Job:
+            job = Job("growing", partitions=2)
+            sources = [job.input("read", kafka(growing.given, schema="n long", start="earliest"))]
+            if wide:
+                sources.append(job.input("more", kafka(more, schema="n long", start="earliest")))
+                job.output("noted", kafka(noted), after=job.task("note", same, after="more"))
+            labelled = job.task("label", label, after=sources, params={"version": number}, batch_size=20)
+            job.output("out", kafka(growing.out), after=labelled)
+            return job
+
+        def load() -> None:
+            nonlocal given
+            while not stop.wait(0.05):
+                growing.fill(20)
+                cluster.fill(more, ({"n": far + n} for n in range(given, given + 20)))
+                given += 20
+
+        def worked(count: int) -> bool:
+            return len(cluster.records(growing.out)) >= count
+
+        feeder = threading.Thread(target=load)
+        feeder.start()
+        try:
+            cluster.peers(4, faults=[kill_at("written", 9)])
+            handle = cluster.submit(version(1))
+            until(lambda: worked(40), what="the first results")
+            assert handle.change(version(2, wide=True), timeout=300) == 2
+            until(lambda: len(cluster.records(noted)) > 40, what="what the new input gives")
+            until(lambda: any(row["n"] >= far for row in cluster.records(growing.out)), what="both inputs")
+            with pytest.raises(SardonyxError, match="SX-JOB-CHANGE-DROP"):
+                handle.change(version(3))
+            assert handle.change(version(3), timeout=300, drop=["more", "note", "noted"]) == 3
+            before = growing.filled
+            until(lambda: worked(before + 40), what="results without it")
+            assert handle.change(version(4), timeout=300) == 4
+        finally:
+            stop.set()
+            feeder.join()
+        until(
+            lambda: {*range(growing.filled)} <= {row["n"] for row in cluster.records(growing.out)}, what="all results"
+        )
+        rows = {row["n"]: row["version"] for row in cluster.records(growing.out)}
+        assert len(rows) == len(cluster.records(growing.out)), "each once"
+        made = revisions(cluster.client, handle.id)
+        assert [each.revision for each in made] == [2, 3, 4]
+
+        def at(revision: int, task: str, topic: str) -> list[int]:
+            return [offset or 0 for offset in made[revision - 2].since[task][topic]]
+
+        starts = [at(revision, "label", growing.given) for revision in (2, 3, 4)]
+        for n in range(growing.filled):  # in turn to the two partitions
+            assert rows.pop(n) == 1 + sum(n // 2 >= start[n % 2] for start in starts), n
+        for task, found in (("label", sorted(rows)), ("note", sorted(row["n"] for row in cluster.records(noted)))):
+            end = at(3, task, more)
+            assert found == [far + n for n in range(given) if n // 2 < end[n % 2]], task
+        assert {*rows.values()} == {2}
+        until(lambda: not growing.left_of(handle, "note"), what="what was removed to go")
+        handle.stop()
+        assert handle.await_completion(300).status == "stopped"
 
 
 def test_what_goes_is_read_to_its_end_first(sardonyx_clusters: Callable[..., Cluster], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.testing.conformance import ROWS, InputSuite, PositionedOutputSuite
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
 from tests.services.crew import Crew
+from tests.services.secured import Authority
 from tests.waiting import until
 
 JOB = """
@@ -78,8 +79,13 @@ KEPT = [number for number in range(COUNT) if number % 10]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres() as started:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Iterator[Postgres]:
+    with postgres(authority.issue("database", address="127.0.0.1")) as started:
         yield started
 
 
@@ -310,3 +316,24 @@ class TestPostgresTableByText(TestPostgresTable):
 
 class TestPostgresTableByTime(TestPostgresTable):
     split_by = "at"
+
+
+def test_the_url_says_that_the_servers_certificate_is_checked(
+    server: Postgres, rows: Rows, authority: Authority
+) -> None:
+    """As docs/security.md tells to write it: who signed it, and that it is for this host. Without, nothing is checked."""
+    rows("create table guarded (id int); insert into guarded values (7)")
+    other = Authority(authority.path.parent, "other")
+
+    def read(url: str) -> list[dict]:
+        options = {"url": url, "table": "guarded", "password_env": PASSWORD_ENV}
+        source = split_input(TaskSpec(name="read", type="input", connector="sql", options=options))
+        return [row for split in source.splits() for row in source.read(split.data).to_pylist()]
+
+    checked = f"{server.url}?sslmode=verify-full&sslrootcert="
+    renamed = f"{server.url.replace('127.0.0.1', 'db.example.com')}?hostaddr=127.0.0.1"
+    assert read(f"{checked}{authority.path}") == read(server.url) == read(renamed) == [{"id": 7}]
+    for url in (f"{checked}{other.path}", f"{renamed}&sslmode=verify-full&sslrootcert={authority.path}"):
+        with pytest.raises(SardonyxError, match="certificate") as refused:
+            read(url)
+        assert refused.value.code == "SX-DATABASE-UNREACHABLE"

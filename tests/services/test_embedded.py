@@ -22,12 +22,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
+from queues import kafka_release
 from queues.connectivity import check_reachable, reach_kafka
+from queues.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.client.health import at_work
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import doctor, kafka_jars, servers, services
 from sardonyx.dev.daemons import Daemons
-from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.dev.servers import free_ports, listens
 from sardonyx.dev.services import Services, embedded_services
 from sardonyx.runtime.child_process import ChildProcess, start_child
@@ -331,7 +332,7 @@ def test_a_broker_that_loses_the_ends_of_transactions_is_found(
     level = metadata_version(settings.kafka.client(), timeout=5)
     assert level == FEATURES_OF_4_2
     assert level < LOSES_ENDS
-    monkeypatch.setattr(doctor, "LOSES_ENDS", level)
+    monkeypatch.setattr(kafka_release, "LOSES_ENDS", level)
     found = next(finding for finding in doctor.examine(settings) if finding.name == "Kafka")
     assert found.ok is False
     assert "ends of transactions" in found.detail

@@ -234,8 +234,10 @@ def test_every_change_of_a_run_is_one_that_can_be_made(seed: int, tmp_path: Path
     growing = Growing("growing", "in", "out", 1_000, tmp_path)
     spec, retired = load(str(growing.write(growing.version))).spec, list[str]()
     kinds = set()
+    parents = set()
     for number in range(60):
         step = growing.step(rng, number)
+        parents |= {tap.parent for tap in step.version.taps}
         new = load(str(growing.write(step.version))).spec
         named = [*step.drop, *step.drain]
         if step.at_a_time:
@@ -254,6 +256,7 @@ def test_every_change_of_a_run_is_one_that_can_be_made(seed: int, tmp_path: Path
         growing.done(step)
         kinds.add(step.what.partition(" ")[0])
     assert kinds >= {"part", "attach", "scale", "replace", "put", "remove", "exchange"}
+    assert parents == {"read", "work", "steady", "input"}
 
 
 def test_the_check_sees_what_is_wrong_with_versions(tmp_path: Path) -> None:
@@ -284,6 +287,17 @@ def test_the_check_sees_what_is_wrong_with_versions(tmp_path: Path) -> None:
     growing.tapped["tap1"].sure = 3
     assert growing.wrong(rows, tapped[:1])
     assert growing.wrong({**rows, 5: row(5, 3) | {"steady": 2}}, tapped)
+
+    own = Tap("tap2", "input", "plain", 0)
+    growing.done(Step("attach", replace(growing.version, taps=(own,))))
+    rows, taken = {n: row(n, 3) for n in range(3)}, [{"id": n, "tap": "tap2"} for n in range(3)]
+    growing.tapped.pop("tap1")
+    assert growing.wrong(rows, taken) == []
+    assert growing.wrong(rows, taken[1:]), "an input begins where its topic does"
+    assert growing.wrong(rows, taken[:2]), "and comes to its end"
+    growing.done(Step("remove", replace(growing.version, taps=()), drop=own.tasks))
+    assert growing.wrong(rows, taken[:2]) == []
+    assert growing.wrong(rows, taken[1:2])
 
 
 @pytest.mark.parametrize(

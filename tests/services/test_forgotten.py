@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from coordinator.core import changeset
+from coordinator.core import job_changes
 from coordinator.loop.election import Leadership
 from coordinator.loop.log_writer import PendingEntry, append
 from sardonyx.client.client import Client
@@ -95,7 +95,7 @@ def test_dead_letters_outlive_their_job_while_a_redo_reads_them(
     """What a job that waits for peers is about to read goes when that has ended; what other jobs left goes at once, of every
     one of them, also of more than are remembered.
     """
-    monkeypatch.setattr(changeset, "REMEMBERED_PURGED", 1)
+    monkeypatch.setattr(job_changes, "REMEMBERED_PURGED", 1)
     side_effects = FakeLinks()
     jobs = [f"job{number}-aaaaaa" for number in range(4)]
     with coordinator(settings, side_effects), peers(settings, "peer-a"):

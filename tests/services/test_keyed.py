@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from peer.peer_metrics import RETRIES
 from sardonyx import (
     Count,
     Job,
@@ -95,11 +96,17 @@ def test_every_handle_on_a_worker(spark: SparkSession) -> None:
     ]
 
 
+def retried(task: str) -> float:
+    """How often the metrics say that the function of a task was run again."""
+    return sum(each.value for each in RETRIES.taken().series if each.labels["task"] == task)
+
+
 @pytest.mark.parametrize("then", ["skip", "dead_letter"])
 def test_a_record_that_raises_changes_no_state(spark: SparkSession, then: Any) -> None:
     """It is counted or kept, also after it was tried again; the rows after it meet the state as it was."""
     given = rows(("a", 1), ("a", -5), ("a", 3))
     on_error = OnError(retries=1, backoff="1 ms", then=then)
+    before = retried("spend")
     result = run_job(a_job(remember, on_error=on_error), {"read": given}, spark=spark)
     assert [row["seen"] for row in result.rows("spend")] == [[1], [1, 3]]
     letters = result.dead_letters("spend") if then == "dead_letter" else []
@@ -107,6 +114,7 @@ def test_a_record_that_raises_changes_no_state(spark: SparkSession, then: Any) -
         letters
     )
     assert (result.counts("spend").skipped, len(letters)) == ((1, 0) if then == "skip" else (0, 1))
+    assert retried("spend") == before + 1
 
 
 def test_a_record_that_raises_fails_the_job(spark: SparkSession) -> None:

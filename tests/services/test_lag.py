@@ -192,8 +192,18 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
     assert tasks["idle"]["seconds"] > before["read.idle"]["seconds"]
     assert "oldest waits" in late.house.call("job", "show", late.handle.id).stdout
 
+    parts = {task: late.handle.partitions(task) for task in ("first", "second", "idle")}
+    assert {(each.link, each.partition, each.records, each.precision) for each in parts["idle"]} == {
+        ("read.idle", 0, RECORDS // 2, "exact"),
+        ("read.idle", 1, RECORDS // 2, "exact"),
+    }
+    assert all((each.committed or 0) < (each.end or 0) and each.seconds for each in parts["idle"])
+    assert sum(each.records or 0 for each in parts["second"]) == 2 * RECORDS
+    assert parts["first"] == [], "it is complete"
+
     late.release()
     assert late.house.completed(late.handle).task("second-out").rows_in == 2 * RECORDS
+    assert late.handle.partitions("second") == []
     assert set(late.records().values()) == {(0, "exact")}
     assert {link["seconds"] for link in late.links().values()} == {0}
 

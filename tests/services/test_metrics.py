@@ -108,6 +108,11 @@ def test_a_job_is_seen_in_the_metrics_of_its_daemons(watched: Watched, tmp_path:
     steps = {labels["step"] for name, labels, _ in scraped(peer) if name == "sardonyx_task_step_seconds_total"}
     assert steps >= {"wait", "decode", "function", "write", "commit"}
     assert value(peer, "sardonyx_task_last_commit_timestamp_seconds", task="double") > 1.7e9
+    assert value(peer, "sardonyx_transactions_total", outcome="committed") >= batches
+    assert value(peer, "sardonyx_transaction_seconds_count") >= batches
+    assert value(peer, "sardonyx_rebalances_total", kind="assigned") > 0
+    assert value(peer, "sardonyx_task_delay_seconds_count", task="double") == batches
+    assert 0 <= value(peer, "sardonyx_task_busy_ratio", task="double") <= 1
     for address in (leader, peer):
         assert value(address, "sardonyx_zookeeper_request_seconds_count") > 0
         assert value(address, "process_resident_memory_bytes") > 0

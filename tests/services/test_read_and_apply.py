@@ -105,7 +105,10 @@ def test_records_that_fail_are_the_same_ones(
     on_error = OnError(then="skip", retries=retries, backoff="1 ms")
     connector = generated(20_000)
     splits = list(connector.splits())
-    read = together(function(spark, code, *fns, on_error=on_error, cores=3), connector, splits)
+    made, again = function(spark, code, *fns, on_error=on_error, cores=3), list[int]()
+    made._retried = lambda: again.append(1)
+    read = together(made, connector, splits)
+    assert len(again) == retries, "each further attempt is told"
     assert read.applied.bad
     assert read.applied.bad_rows is not None
     assert read.applied.bad_rows["id"].to_pylist() == [bad.index for bad in read.applied.bad]

@@ -18,6 +18,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from queues import admin, guarded_producer, topic_log, topics
 from queues.connectivity import reach_kafka
+from queues.kafka_release import LOSES_ENDS, metadata_version
 from queues.messages import Outgoing
 from queues.transaction import TransactionalWriter
 from sardonyx.core import node_paths
@@ -26,7 +27,6 @@ from sardonyx.core.errors import InputError, SardonyxError, SetupError
 from sardonyx.core.kafka_rights import ROLES, Right, Role, rights
 from sardonyx.core.positions import Partition
 from sardonyx.core.zk_rights import ALL, RIGHTS
-from sardonyx.dev.kafka_release import LOSES_ENDS, metadata_version
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper import connectivity
 from sardonyx.zookeeper.bulk import BulkClient

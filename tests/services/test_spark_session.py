@@ -123,19 +123,26 @@ print(sorted(p.name for p in directory.iterdir()))
     assert err == ""
 
 
-def test_secrets_are_on_no_command_line(tmp_path: Path) -> None:
-    """Every user of the machine can list the arguments of processes. Spark has the values all the same."""
+def test_secrets_are_on_no_command_line_and_the_ports_ask_for_one(tmp_path: Path) -> None:
+    """Every user of the machine can list the arguments of processes, and reach Spark's ports. Spark has the values all the same,
+    and a secret of its own for those who come by a port.
+    """
     body = """
 spark = start_session(SparkSettings(master="local[1]", conf={"spark.hadoop.fs.s3a.secret.key": "planted-7391"}), directory)
 arguments = open(f"/proc/{jvm_pid(spark)}/cmdline").read()
 print("planted-7391" in arguments, "local[1]" in arguments)
 print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key"))
+print(spark.conf.get("spark.authenticate"), "spark.authenticate.secret" in arguments)
 stop_session(spark)
 """
     with script(body, tmp_path) as program:
         out, err = program.communicate()
     assert program.returncode == 0, err
-    assert [line for line in out.splitlines() if "[info" not in line] == ["False True", "planted-7391"]
+    assert [line for line in out.splitlines() if "[info" not in line] == [
+        "False True",
+        "planted-7391",
+        "true False",
+    ]
 
 
 def test_a_session_that_does_not_start_says_why(tmp_path: Path) -> None:

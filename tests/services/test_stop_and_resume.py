@@ -88,6 +88,47 @@ def test_a_job_that_is_stopped_may_have_its_windows_close(sardonyx_clusters: Cal
             cluster.client.submit(counting(), resume=handle.id)
 
 
+def test_a_stopped_job_goes_on_with_another_number_of_partitions(sardonyx_clusters: Callable[..., Cluster]) -> None:
+    """Each key finds its count in its new partition, and the windows that were open close with the rows of both jobs. Peers die
+    while the states move.
+    """
+    quick = {"zookeeper.session_timeout": "2 s", "peer.session_timeout": "3 s"}
+    with sardonyx_clusters(**quick) as cluster:
+
+        def rows(*span: int) -> list[dict[str, int]]:
+            return [{"n": n, "user": n % 20, "at": 1_700_000_000 + n} for n in range(*span)]
+
+        given, out, windows = cluster.topic("given", rows(200)), cluster.topic("out"), cluster.topic("windows")
+
+        def outgrown(partitions: int) -> Job:
+            job = Job("outgrown", partitions=partitions)
+            schema = "n long, user long, at long"
+            read = job.input("read", kafka(given, schema=schema, start="earliest"), time=event_time("at", unit="s"))
+            job.output("out", kafka(out), after=job.keyed("count", add, after=read, group_by="user", batch_size=20))
+            hours = job.window("hours", tumbling("1 h"), after=read, group_by="user", aggregate={"rows": Count()})
+            job.output("windows", kafka(windows), after=hours)
+            return job
+
+        before = cluster.peers(4)
+        first = cluster.submit(outgrown(2))
+        until(lambda: len(cluster.records(out)) == 200, what="the first results")
+        first.stop()
+        assert first.await_completion(300).status == "stopped"
+        cluster.fill(given, rows(200, 400))
+        before.stop()
+        cluster.peers(4, faults=[kill_at("applied", 1), kill_at("committed", 2), kill_at("written", 3)])
+        second = cluster.client.submit(outgrown(5), resume=first.id)
+        until(lambda: len(cluster.records(out)) >= 400, what="all results")
+        found = cluster.records(out)
+        assert sorted((row["user"], row["seen"]) for row in found) == [(u, n) for u in range(20) for n in range(1, 21)]
+        assert {tuple(row.key): row.states for row in second.state("count")} == {(u,): {"seen": 20} for u in range(20)}
+        assert [row.states for row in second.state("count", [7])] == [{"seen": 20}]
+        assert cluster.records(windows) == []
+        second.stop(close_windows=True)
+        assert second.await_completion(300).status == "stopped"
+        assert sorted((row["user"], row["rows"]) for row in cluster.records(windows)) == [(u, 20) for u in range(20)]
+
+
 CHANGING = """
 from sardonyx import Job, State, kafka
 

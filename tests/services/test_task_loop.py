@@ -233,7 +233,7 @@ def test_a_rival_on_the_same_slot_costs_a_batch_and_no_record(stand: Stand, monk
     stand.through(peer)
     assert opened.count(peer.thread) >= 2  # fenced once, and its slot taken back
     assert stand.ids() == EXACT
-    assert stand.counted("work") == Counts(ROWS, ROWS)
+    assert stand.counted("work") == Counts(ROWS, ROWS, sent={})
 
 
 def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkeypatch: pytest.MonkeyPatch):
@@ -257,7 +257,7 @@ def test_a_rival_on_the_same_slot_wins_if_the_grant_is_gone(stand: Stand, monkey
     zombie.ends()
     stand.through(heir)
     assert stand.ids() == EXACT
-    assert stand.counted("work") == Counts(ROWS, ROWS)
+    assert stand.counted("work") == Counts(ROWS, ROWS, sent={})
 
 
 @pytest.mark.gate
@@ -282,7 +282,7 @@ def test_a_transaction_that_stayed_open_too_long_is_done_again(
     stand.through(stand.peer("work"))
     assert late.is_set()
     assert stand.ids() == EXACT
-    assert stand.counted("work") == Counts(ROWS, ROWS)
+    assert stand.counted("work") == Counts(ROWS, ROWS, sent={})
 
 
 def aborted(stand: Stand) -> bool:
@@ -373,7 +373,7 @@ def test_a_sealer_that_dies_is_followed_by_another(stand: Stand, monkeypatch: py
     second.stop()
     stand.through(stand.peer("drop"))
     assert stand.ids() == EXACT
-    assert stand.counted("drop") == Counts(ROWS, ROWS)
+    assert stand.counted("drop") == Counts(ROWS, ROWS, sent={})
 
 
 def test_a_sealer_that_was_held_up_writes_no_second_marker(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from queues.topic_log import read_messages
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.record_trace import OutputOnWay, RecordTrace, TaskOnWay
 from tests.services.house import House
@@ -30,6 +31,7 @@ some = job.task("some", double, after=read, batch_size=1, batch_timeout="10 ms",
 last = job.task("last", same, after=some, batch_size=1)
 job.output("kept", files("{folder}", format="json", roll="2 s"), after=last, batch_size=1)
 job.output("told", kafka("{topic}-out"), after=last)
+job.output("said", kafka("{topic}-said", lineage=True), after=last)
 """
 
 
@@ -46,8 +48,8 @@ def rows_at(house: House, handle: JobHandle, output: OutputOnWay) -> list[Any]:
 
 def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_path: Path) -> None:
     """With batches of one record everything is certain: the queue's messages that are told hold the record, the file that is told
-    holds it, a record without results was dropped by its task, and a failed one is a dead letter. Of a topic of the user's it is
-    said that it is not known.
+    holds it, a record without results was dropped by its task, and a failed one is a dead letter. Records of a topic of the
+    user's are named if they say it; of another topic it is said that it is not known.
     """
     topic, folder = house.make_topic("way"), tmp_path / "kept"
     house.put(topic, 0, *(b'{"n": %d}' % n for n in (10, 11, 12, 13, 14, 15)))
@@ -68,11 +70,21 @@ def test_a_record_is_followed_through_queues_into_its_file(house: House, tmp_pat
     assert batch.peer in {peer.id for peer in house.client.peers()}
     assert some.unknown == []
     for task, link in ((some, "some.last"), (last, "last.kept")):
-        assert {each.link for each in task.outputs} == {link}
-        for output in task.outputs:
+        own = [each for each in task.outputs if not each.yours]
+        assert {each.link for each in own} == {link}
+        for output in own:
             assert output.sure
             assert {row["n"] for row in rows_at(house, handle, output)} == {15}
     assert any(f"{topic}-out" in text for text in last.unknown)
+    yours = [each for each in last.outputs if each.yours]
+    assert all(each.topic == f"{topic}-said" and each.sure for each in yours)
+    named = [
+        json.loads(message.value())["n"]
+        for each in yours
+        for begin, end in each.offsets
+        for message in read_messages(house.settings, each.topic, begin, end + 1, each.partition)
+    ]
+    assert named == [15, 15]
     assert [each.sure for each in kept.outputs] == [True]
 
     def filed() -> list[str]:

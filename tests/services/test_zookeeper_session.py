@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import random
 import threading
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, Tran
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, SetIf
 from tests.proxy import Proxy
+from tests.services.house import called
 from tests.sessions import end_session
 from tests.waiting import until
 
@@ -295,3 +298,25 @@ def test_with_credentials_the_tree_is_its_creators_only(settings: Settings) -> N
         ZooKeeperSession.connect(load_settings(deployment="d", zookeeper={"hosts": hosts}))
     assert caught.value.code == "SX-ZOOKEEPER-DENIED"
     owner.close()
+
+
+def test_a_deployment_goes_over_to_a_new_password(settings: Settings) -> None:
+    """As docs/security.md says: the old identity hands each node over to the new one, and then has no right to any."""
+    chroot = ZooKeeperSession.connect(settings)
+    chroot.client.create(f"/turned-{settings.deployment}")
+    chroot.close()
+    place = {"deployment": "d", "zookeeper.hosts": f"{settings.zookeeper.hosts}/turned-{settings.deployment}"}
+    old, new = ({**place, "zookeeper.auth.digest": f"me:{password}"} for password in ("one", "two"))
+    owner = ZooKeeperSession.connect(load_settings(**old))
+    owner.commit([Create("/job/x", b"1")], epoch_version=0)
+    owner.close()
+    identity = f"digest:me:{base64.b64encode(hashlib.sha1(b'me:two').digest()).decode()}"  # noqa: S324 - ZooKeeper's own
+    handed = called("acl", "apply", env=load_settings(**old, **{"zookeeper.acl.coordinator": identity}).environment())
+    assert handed.exit_code == 0, handed.stderr
+    heir = ZooKeeperSession.connect(load_settings(**new))
+    heir.commit([Set("/checkpoint", b"1"), Create("/job/y", b"1")], epoch_version=0)
+    assert heir.children(node_paths.JOB) == ["x", "y"]
+    heir.close()
+    with pytest.raises(SetupError) as caught:
+        ZooKeeperSession.connect(load_settings(**old))
+    assert caught.value.code == "SX-ZOOKEEPER-DENIED"

@@ -8,7 +8,7 @@ and what the log made of it, and what stands in Kafka.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from kazoo.exceptions import BadVersionError
@@ -20,7 +20,7 @@ from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.loop import event_log
 from coordinator.loop.snapshots import SnapshotNote, state_of
 from sardonyx.core import node_paths
-from sardonyx.core.events import ENDED, AnyEvent, SetAside
+from sardonyx.core.events import ENDED, AnyEvent, LinksCreated, SetAside
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.notes import JobNote, PeerNote, TaskNote
 from tests.simulation.client import SimClient
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 ROOT = "/sardonyx/sim"
 LEADERS_ONLY = ("log", "checkpoint", "snapshot", "peer-state", "job")
 """Top nodes below which only the leader may write."""
+
+
+class OffRecord(NamedTuple):
+    """What the log says wrongly of where a revision of a job takes over."""
+
+    job: str
+    revision: int
+    text: str
 
 
 class Oracle:
@@ -99,7 +107,25 @@ class Oracle:
             assert not entry.request or entry.request not in self.logged, f"request {entry.request} is logged twice"
             self.logged[entry.request] = n
             self.events.append(entry.event)
+            wrong = self._off_record(entry.event)
             self._decide(n)
+            assert not wrong or self.state.jobs[wrong.job].revision == wrong.revision - 1, wrong.text
+
+    def _off_record(self, event: AnyEvent) -> OffRecord | None:
+        """Where a task that a change touches stands elsewhere than the log is about to say. It matters if the change takes over:
+        then a batch of the version before has come after that was read.
+        """
+        known = self.state.jobs.get(event.job) if isinstance(event, LinksCreated) else None
+        if not isinstance(event, LinksCreated) or known is None or known.revision != event.revision - 1:
+            return None
+        for stage in graph_of(known.spec, "sim", event.job).stages:
+            for link in stage.ingress:
+                topic, said = self.kafka.topic(event.job, link), event.since.get(stage.name, {}).get(link.topic)
+                stands = [] if topic is None else [partition.position for partition in topic.partitions]
+                if said is not None and said != stands[: len(said)]:
+                    text = f"{event.job}/{stage.name} goes on from {stands} of {link.name}, and the log says {said}"
+                    return OffRecord(event.job, event.revision, text)
+        return None
 
     def _known(self, job: str) -> Job | None:
         return self.state.jobs.get(job)

@@ -325,17 +325,17 @@ def _unfenced_producers(patch: Patch) -> None:
 
 
 SAFEGUARDS = [
-    Safeguard(_clock_begins_anew, 3),
+    Safeguard(_clock_begins_anew, 4),
     Safeguard(_own_clock_alone, 1),
     Safeguard(_stated_before_the_rows, 0),
     Safeguard(_late_by_the_batch, 3),
     Safeguard(_idle_after_a_stop, 55),
-    Safeguard(_closed_with_more_to_do, 107),
-    Safeguard(_state_kept_over_takeovers, 3),
+    Safeguard(_closed_with_more_to_do, 59),
+    Safeguard(_state_kept_over_takeovers, 1),
     Safeguard(_batches_of_former_assignments, 44),
     Safeguard(_applied_before_the_commit, 15),
     Safeguard(_log_outside_of_the_transaction, 4),
-    Safeguard(_read_to_the_stable_offset, 86),
+    Safeguard(_read_to_the_stable_offset, 135),
     Safeguard(_read_to_any_end, 7),
     Safeguard(_log_forgotten_too_soon, 11),
     Safeguard(_torn_logs, 0, damaged_plan),

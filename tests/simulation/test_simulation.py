@@ -259,5 +259,5 @@ def test_the_simulation_notices_what_is_written_to_a_queue_after_it_is_closed(mo
     """
     plan = msgspec.json.decode((HERE / "histories/closed_while_a_peer_stands_still.json").read_bytes(), type=Plan)
     assert played(plan)[1] == ""
-    monkeypatch.setattr(coordinator.core.decide, "closing", lambda before, after: [])
+    monkeypatch.setattr(SimKafka, "fence", lambda kafka, runtime, slot: runtime.sleep(kafka.sim.rng.random() * 0.05))
     assert "after revision 2 has closed it" in played(plan)[1]

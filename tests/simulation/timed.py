@@ -53,7 +53,8 @@ from tests.simulation.broker import Broker, Group, Log
 from tests.simulation.broker_clients import SimClocks, SimConsumer, SimStateTopic, SimWriter
 from tests.simulation.checkpoint_oracle import CheckpointOracle
 from tests.simulation.engine import SimRuntime, Simulation, Waiter, current
-from tests.simulation.kafka import SimKafka, SimRunner, SimUnread, Topic
+from tests.simulation.kafka import SimKafka, Topic
+from tests.simulation.peer_work import SimRunner, SimUnread
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.progress_oracle import ProgressOracle
 from tests.simulation.time_oracle import TimeOracle

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import msgspec
 import structlog
 
-import coordinator.core.changeset
+import coordinator.core.job_changes
 import coordinator.core.peer_changes
 import coordinator.loop.leader
 import coordinator.loop.link_trimmer
@@ -57,9 +57,10 @@ from tests.random_jobs import regrown
 from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
 from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
-from tests.simulation.kafka import SimKafka, SimLinks, SimRunner
+from tests.simulation.kafka import SimKafka, SimLinks
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
+from tests.simulation.peer_work import SimRunner
 from tests.simulation.plan import Fault, Plan, Tally
 from tests.simulation.zookeeper import SimZooKeeper
 
@@ -69,8 +70,8 @@ SETTLE = 600.0
 STEPS = 400_000
 _LIMITED: dict[str, Any] = {
     "REMEMBERED_DEAD": coordinator.core.peer_changes,
-    "REMEMBERED_PURGED": coordinator.core.changeset,
-    "FORGIVEN": coordinator.core.changeset,
+    "REMEMBERED_PURGED": coordinator.core.job_changes,
+    "FORGIVEN": coordinator.core.job_changes,
     "LOG_EVERY": coordinator.loop.link_trimmer,
 }
 """Limits that a history sets lower, and the modules that read them."""

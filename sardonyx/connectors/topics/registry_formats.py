@@ -27,6 +27,7 @@ from sardonyx.connectors.usual import usual_table
 from sardonyx.connectors.values import of_python, parsed
 from sardonyx.core.errors import Failure, InputError, OutputError, SetupError
 from sardonyx.core.text import shorten
+from sardonyx.runtime.settings_sections import SchemaRegistry
 
 _HEAD = struct.Struct(">bI")
 
@@ -48,10 +49,10 @@ class _Registered(ABC):
 
     Args:
         options: of the ``kafka`` connector: topic, schema, key, registry, subject, value_schema, register.
-        registry: the address that the settings give; the options' own goes first.
+        registry: the one of the settings; the options' own address goes first.
 
     Raises:
-        SetupError: ``SX-REGISTRY-MISSING``, no address; ``SX-REGISTRY-DRIVER``, what talks to registries is not installed.
+        SetupError: ``SX-REGISTRY-MISSING``, no address; and as :func:`queues.schema_registry.client`.
     """
 
     kind: str
@@ -59,7 +60,7 @@ class _Registered(ABC):
     asked_as: str | None = None
     """The form in which the registry is asked for schemas; None: its own."""
 
-    def __init__(self, options: dict[str, Any], registry: str | None) -> None:
+    def __init__(self, options: dict[str, Any], registry: SchemaRegistry) -> None:
         self._topic: str = options["topic"]
         self._key: str | None = options.get("key")
         ddl = options.get("schema")
@@ -67,8 +68,9 @@ class _Registered(ABC):
         self._given: str | None = options.get("value_schema")
         self._conf = {"auto.register.schemas": options.get("register", True)}
         self._subject: str = options.get("subject", "topic")
-        self._address = _address(options.get("registry") or registry)
-        self._client = schema_registry.client(self._address, os.getpid())
+        found = registry.at(options.get("registry") or None)
+        self._address = _address(found.url)
+        self._client = schema_registry.client(found, os.getpid())
         self._schemas: dict[int, Written | str] = {}
         self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
 
@@ -213,7 +215,8 @@ class _Registered(ABC):
             return SetupError(
                 "SX-REGISTRY-DENIED",
                 f"the schema registry does not let this user in: {shorten(str(error), 300)}",
-                fix="correct the user and the password in its address, or the rights there",
+                fix="correct kafka.schema.registry.basic.auth.user.info where peers run, or the rights there; it is sent only to "
+                "the address in kafka.schema_registry",
                 where={"registry": self._address.rpartition("@")[2]},
             )
         return SetupError(

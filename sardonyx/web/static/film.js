@@ -16,7 +16,7 @@ let failed = 0;
 /** Which page a film of what is shown now is of; empty: there are none of it. */
 export function filmed(route, data) {
   if (route.page === "job") return data && data.job ? `job:${data.job.id}` : "";
-  return ["cluster", "capacity"].includes(route.page) ? route.page : "";
+  return ["cluster", "jobs", "capacity"].includes(route.page) ? route.page : "";
 }
 
 /** The page after entry `n`: its data, and the entry with what it changed. Null: no film of it is here. */

@@ -1,6 +1,6 @@
 // Goes somewhere: reads the address, moves to an entry of the log, and plays it.
 
-import { ASKING, askBatches, compare, know, load, pathOf, screen, take, topicOf, unscaled } from "./loading.js";
+import { ASKING, askTask, compare, know, load, pathOf, screen, take, topicOf, unscaled } from "./loading.js";
 import { play, stop } from "./play.js";
 import { entryIn, here, hush, listen, readRoute, redraw, store, useToken } from "./store.js";
 import { shown } from "./time.js";
@@ -32,7 +32,7 @@ export function start(keepData) {
   attend();
   if (again && before && before.query.from === route.query.from && same && screen()) void compare();
   else if (again) void load();
-  else if (route.task !== before.task) void askBatches(true);
+  else if (route.task !== before.task) void askTask(true);
   redraw();
 }
 

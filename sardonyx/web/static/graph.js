@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { coded } from "./parts.js";
 import { here } from "./store.js";
-import { counted, duration, number, rate, short, unread, UNKNOWN } from "./text.js";
+import { counted, duration, number, rate, share, short, unread, UNKNOWN } from "./text.js";
 
 const ICONS = {
   done: "✓",
@@ -109,6 +109,8 @@ function label(edge, live) {
   );
 }
 
+const busyUnknown = (live) => (live ? `${UNKNOWN} (its peers tell it after each batch, with metrics.telemetry)` : UNKNOWN);
+
 /** How long the oldest unread row has waited. */
 const waits = (lag) => (lag.records === 0 ? "0 s" : duration(lag.seconds));
 
@@ -139,6 +141,7 @@ function box(node, view, chosen, live) {
     : node.limit === null
       ? counted(node.peers, "peer")
       : `${node.peers} of ${counted(node.limit, "peer")}`;
+  const work = node.busy === null ? "" : ` · busy ${share(node.busy)}`;
   const flow =
     node.rates.rows_in === null && node.rates.rows_out === null
       ? ""
@@ -174,7 +177,7 @@ function box(node, view, chosen, live) {
         node.verdict.word,
         extra.length ? h("span", { class: "extra" }, ` · ${extra.join(" · ")}`) : null,
       ),
-      h("span", { class: "line" }, peers),
+      h("span", { class: "line" }, `${peers}${work}`),
       h("span", { class: "line" }, flow || `rows ${number(node.rows_in)} in · ${number(node.rows_out)} out`),
       read.length
         ? h(
@@ -206,6 +209,7 @@ function tasksTable(view, live) {
         node.verdict.word,
       ),
       h("td", { class: "r" }, node.bound ? UNKNOWN : `${node.peers} of ${node.limit === null ? UNKNOWN : node.limit}`),
+      h("td", { class: "r" }, share(node.busy)),
       h("td", { class: "r" }, number(node.rows_in)),
       h("td", { class: "r" }, number(node.rows_out)),
       h("td", { class: "r" }, rate(node.rates.rows_in)),
@@ -237,6 +241,7 @@ function tasksTable(view, live) {
             "type",
             "verdict",
             ">peers",
+            ">busy",
             ">rows in",
             ">rows out",
             ">in",
@@ -275,6 +280,7 @@ export function taskPanel(view, name, lags, live, more = null) {
             node.peer_ids.length ? `: ${node.peer_ids.join(", ")}` : "",
           ],
     ],
+    ["busy", node.busy === null ? busyUnknown(live && !node.bound) : `${share(node.busy)} of the time of its peers`],
     ["rows in", `${number(node.rows_in)} (${rate(node.rates.rows_in)})`],
     ["rows out", `${number(node.rows_out)} (${rate(node.rates.rows_out)})`],
     ["dead letters", number(node.dead)],
@@ -283,7 +289,9 @@ export function taskPanel(view, name, lags, live, more = null) {
     ["failures", number(node.failures)],
     ...read.map((lag) => [
       `unread on ${lag.link}`,
-      `${unread(lag.records, lag.precision)} ${lag.unit}; the oldest waits ${waits(lag)}`,
+      `${unread(lag.records, lag.precision)} ${lag.unit}; the oldest waits ${waits(lag)}${growth(
+        view.edges.find((edge) => edge.link === lag.link) || { growth: null },
+      )}`,
     ]),
   ];
   return h(

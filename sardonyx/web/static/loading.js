@@ -85,7 +85,7 @@ async function loaded(route) {
     const diff = await differing(route, data);
     done(() => ((store.data = data), (store.entry = entry), (store.diff = diff), (store.problem = null)));
     if (past && mine === asked) void prepare(filmed(route, data), route.at);
-    void askBatches(true);
+    void askTask(true);
     void askStream();
   } catch (error) {
     done(() => (store.problem = problemOf(error)));
@@ -164,23 +164,28 @@ export function take(named, data, gone) {
     store.problem = null;
     store.data = data;
     if (route.page === "job") tell(before, data);
-    void askBatches();
+    void askTask();
   }
 }
 
-let batched = 0;
+const EVERY = { batches: 1000, partitions: 3000 }; // milliseconds between two questions, at least
+const toldAt = { batches: 0, partitions: 0 };
 
-/** The last batches of the task that is open, at most once a second. */
-export async function askBatches(soon = false) {
+/** The last batches of the task that is open, and its partitions. */
+export async function askTask(soon = false) {
+  await Promise.all(Object.keys(EVERY).map((what) => askOfTask(what, soon)));
+}
+
+async function askOfTask(what, soon) {
   const { route, data } = store;
   if (route.page !== "job" || !route.task || route.at !== null || !data || document.hidden) return;
-  if (!soon && Date.now() - batched < 1000) return;
-  batched = Date.now();
+  if (!soon && Date.now() - toldAt[what] < EVERY[what]) return;
+  toldAt[what] = Date.now();
   const task = route.task;
-  const path = `/jobs/${encodeURIComponent(data.job.id)}/tasks/${encodeURIComponent(task)}/batches`;
+  const path = `/jobs/${encodeURIComponent(data.job.id)}/tasks/${encodeURIComponent(task)}/${what}`;
   const found = await ask(path).catch(() => null);
   if (store.route.task !== task) return;
-  store.batches = found && { task, ...found };
+  store[what] = found && { task, ...found };
   redraw();
 }
 

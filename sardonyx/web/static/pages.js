@@ -6,6 +6,7 @@ import { batches } from "./batches.js";
 import { graph, taskPanel } from "./graph.js";
 import { changed, entriesList } from "./log.js";
 import { command, jobLink, nowOf, route, table, when } from "./parts.js";
+import { partitions } from "./partitions.js";
 import { lettersOf, linkOf } from "./rows.js";
 import { here, link, store } from "./store.js";
 import { clock, counted, duration, number, UNKNOWN } from "./text.js";
@@ -185,7 +186,7 @@ function pill(job) {
 export function jobsPage(data) {
   return [
     h("h1", null, "Jobs"),
-    jobsTable(data.items, Date.now() / 1000),
+    jobsTable(data.items, nowOf(data)),
     data.next ? h("p", null, h("button", { type: "button", "data-more": data.next }, "more")) : null,
   ];
 }
@@ -332,6 +333,7 @@ function taskMore(data, task) {
           node && node.dead ? h("a", { href: lettersOf(job.id, task), ...route }, "its dead letters") : null,
         )
       : null,
+    data.live && job.ended_at === null ? partitions(store.partitions, task) : null,
     data.live && job.ended_at === null ? batches(store.batches, task) : null,
     h("h3", null, `Errors ${errors.length ? `(${number(errors.length)})` : ""}`),
     errors.length

@@ -12,6 +12,7 @@ export const store = {
   diff: null, // what differs between the two
   log: null, // the page of the log
   batches: null, // the last batches of the task that is open
+  partitions: null, // those that it reads, and how far it is in them
   stream: null, // the batches of all tasks of the job whose task stream is open
   busy: false,
   playing: false,

@@ -21,6 +21,9 @@ export function rate(value) {
   return value === null || value === undefined ? `${UNKNOWN}/s` : `${short(value)}/s`;
 }
 
+/** A share of 1, in hundredths. */
+export const share = (value) => (value === null || value === undefined ? UNKNOWN : `${Math.round(100 * value)} %`);
+
 /** A duration as the command line writes it: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min, 4 d 2 h. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return UNKNOWN;

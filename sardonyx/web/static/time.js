@@ -23,7 +23,7 @@ export function nextMark(step) {
 /** The bar. */
 export function timeBar(data, go) {
   const { standing, scale, route } = store;
-  if (!standing || !["cluster", "job", "capacity"].includes(route.page) || standing.last < standing.first) return null;
+  if (!standing || !["cluster", "jobs", "job", "capacity"].includes(route.page) || standing.last < standing.first) return null;
   const past = route.at !== null;
   const n = shown();
   const mark = scale ? scale.marks.find((each) => each.n === n) : null;
@@ -43,7 +43,7 @@ export function timeBar(data, go) {
       button("entry ▸", "one entry on", () => go(n + 1), n >= standing.last),
       button("◂ mark", "back to a mark: what stands out", () => go((nextMark(-1) || { n }).n), !nextMark(-1)),
       button("mark ▸", "on to a mark: what stands out", () => go((nextMark(1) || { n }).n), !nextMark(1)),
-      route.page === "capacity"
+      ["jobs", "capacity"].includes(route.page)
         ? null
         : store.from === null
         ? h(

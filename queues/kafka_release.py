@@ -2,8 +2,7 @@
 
 No Kafka client reports the release of a broker. But a broker's answer to an ApiVersions request holds the newest
 ``metadata.version`` that it supports (KIP-35, KIP-584). It answers this request before any login. So this module sends
-one on a connection of its own. Only ``sardonyx doctor`` uses it, and only as a hint. Over TLS it checks no certificate, since it
-says nothing secret.
+one on a connection of its own. It is used as a hint only. Over TLS it checks no certificate, since it says nothing secret.
 """
 
 from __future__ import annotations
@@ -22,6 +21,12 @@ leader while the broker starts. In November 2026 there was no later release. Whe
 _API_VERSIONS, _VERSION, _REQUEST = 18, 3, 1
 _SUPPORTED_FEATURES = 0
 _MOST = 1 << 20
+
+
+def loses_ends(client: Mapping[str, Any], timeout: float) -> bool | None:
+    """Whether the brokers are of such a release; None if they do not tell. Arguments as of :func:`metadata_version`."""
+    level = metadata_version(client, timeout)
+    return None if level is None else level >= LOSES_ENDS
 
 
 def metadata_version(client: Mapping[str, Any], timeout: float) -> int | None:
