@@ -106,9 +106,9 @@ def stages(whole: bool) -> list[Stage]:
     if whole:
         return [
             CHECK,
-            Stage("core", 10, pytest_of(2, *CORE), everything),
-            Stage("simulation", 6, pytest_of(2, "--dist", "worksteal", "tests/simulation"), everything),
-            Stage("services", 33.5, pytest_of(3, "-m", EXTRAS, *BUT_FAULTS, "tests/services"), services=True),
+            Stage("core", 9, pytest_of(2, *CORE), everything),
+            Stage("simulation", 7.5, pytest_of(2, "--dist", "worksteal", "tests/simulation"), everything),
+            Stage("services", 33, pytest_of(3, "-m", EXTRAS, *BUT_FAULTS, "tests/services"), services=True),
             Stage("faults", 10, pytest_of(1, "-m", EXTRAS, FAULTS), services=True),
         ]
     return [

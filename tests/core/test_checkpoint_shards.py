@@ -31,7 +31,7 @@ from tests.core.test_relation_shards import Peer as RelationPeer
 from tests.core.test_shards import COUNTED, MINUTE, PARTITIONS, Peer
 from tests.sizes import histories
 
-HISTORIES = histories(1, whole=3)
+HISTORIES = histories(1, whole=2)
 SECOND = 1_000_000
 SUMS = {"hits": AggregateSpec(of="count"), "sum": AggregateSpec(of="sum", column="ms")}
 LAST = {"last": AggregateSpec(of="last", column="ms"), "all": AggregateSpec(of="collect", column="ms")}

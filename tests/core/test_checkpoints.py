@@ -37,7 +37,7 @@ from sardonyx.state.undo import ShadowStore, UndoChange
 from tests.core.test_shards import COUNTED, task
 from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(6, whole=40))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(6, whole=20))
 CONTROLS = 200
 EVERY = 60
 LENGTH = 90

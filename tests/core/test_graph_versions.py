@@ -30,7 +30,7 @@ from sardonyx.state.window_rows import SCHEMA
 from tests import sizes
 from tests.core.graph_programs import depth_send, depth_update
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or sizes.histories(8, whole=40))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or sizes.histories(8, whole=20))
 SIZE = 10
 LIMITS = [1, 3, 1000]
 

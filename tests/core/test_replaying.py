@@ -126,7 +126,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("every", ["1 min", None])
-@settings(max_examples=sizes.histories(4, whole=25), deadline=None)
+@settings(max_examples=sizes.histories(4, whole=12), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     disorder=st.sampled_from([0, 20, 90, 3_000]),
@@ -151,7 +151,7 @@ def test_a_replay_takes_exactly_the_rows_of_the_range(
             assert given_by(again) == windows_of(rows, since, until)
 
 
-@pytest.mark.parametrize("seed", range(sizes.histories(1, whole=6)))
+@pytest.mark.parametrize("seed", range(sizes.histories(1, whole=3)))
 def test_a_replay_begins_with_the_states_of_a_job_that_went_on(seed: int) -> None:
     """It reads the log of the states of a job that has written much more since, up to the checkpoint. Each window that was open
     then, or begins in the range, counts its rows before the range and those of it. Peers crash.

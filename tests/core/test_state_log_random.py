@@ -11,7 +11,7 @@ from sardonyx.state.messages import Mark, Place
 from sardonyx.state.restore import Restore
 from tests.sizes import histories
 
-HISTORIES = histories(500, whole=10_000)
+HISTORIES = histories(500, whole=5_000)
 CONTROLS = 1_000
 
 

@@ -11,7 +11,7 @@ from tests.simulation.simulate import drawn, played, share, world_of
 from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(24, whole=160))
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(24, whole=80))
 """Half as many with damage, lineage, checkpoints or loops. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
 SHARES = 4
 
