@@ -77,7 +77,7 @@ def _compare(spark: Any, title: str, connector: SplitInput, splits: list[Split],
         return table.num_rows
 
     for peers in (1, PEERS):
-        functions = [TaskFunction(spark, task, None) for _ in range(peers)]
+        functions = [TaskFunction(lambda: spark, task, None) for _ in range(peers)]
 
         def timed(
             way: Callable[[TaskFunction, Split], int], number: int, functions: list[TaskFunction] = functions

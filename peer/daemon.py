@@ -1,4 +1,4 @@
-"""The peer daemon: one ZooKeeper session, one Spark session, N virtual peers."""
+"""The peer daemon: one ZooKeeper session, N virtual peers, and one Spark session once a task needs it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from peer.process import Process
 from peer.telemetry import telling
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core import node_paths
-from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.errors import SetupError
 from sardonyx.core.events import FORMAT
 from sardonyx.core.notes import Assignment, PulseNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Post, Runtime
 from sardonyx.runtime.daemon_metrics import CONNECTED
+from sardonyx.runtime.java import find_java
 from sardonyx.runtime.metrics_server import served
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
@@ -43,6 +44,7 @@ from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
     from peer.prepared_task import PreparedTask
+    from spark_tasks.on_demand import SparkOnDemand
     from spark_tasks.session import SparkSession
 
 log = structlog.get_logger()
@@ -80,11 +82,11 @@ class SparkTaskRunner:
 
     Args:
         settings: connection to Kafka, and timers.
-        spark: the daemon's Spark session. :meth:`restore` replaces it if it has ended.
+        spark: the daemon's Spark session, which starts when a task needs it.
         code_cache: directory for the bundles of job code.
     """
 
-    def __init__(self, settings: Settings, spark: SparkSession, code_cache: Path) -> None:
+    def __init__(self, settings: Settings, spark: SparkOnDemand, code_cache: Path) -> None:
         from peer.kept_shards import KeptShards
         from peer.standby import StandbyShards
         from queues.state_follower import StateFollower
@@ -99,45 +101,24 @@ class SparkTaskRunner:
         self._standby = StandbyShards(lambda: StateFollower(settings))
         """What this process follows of the state of other processes."""
 
-    def restore(self, folder: Path) -> None:
-        """Start Spark again if its JVM has ended, with its temporary files in ``folder``.
-
-        Raises:
-            SardonyxError: ``SX-SPARK-START``, Spark does not start any more. It is not a SetupError, because the daemon
-                tries again after a SetupError.
-        """
-        from spark_tasks.session import is_alive, start_session, stop_session
-
-        if is_alive(self.spark):
-            return
-        log.warning("spark_restarting")
-        SPARK_RESTARTS.add()
-        stop_session(self.spark)
-        try:
-            self.spark = start_session(self._settings.spark, folder)
-        except SetupError as error:
-            raise SardonyxError(error.code, error.message, cause=error.cause, fix=error.fix) from error
+    def restore(self) -> None:
+        """Forget Spark if its JVM has ended. The next task that needs it starts it again."""
+        if self.spark.has_ended:
+            log.warning("spark_restarting")
+            SPARK_RESTARTS.add()
+            self.spark.forget()
 
     def keep_workers(self) -> None:
-        """Make Spark start its Python workers before the first task arrives, and keep them while there are tasks. Never returns.
+        """Keep Spark's Python workers while there are tasks. Never returns.
 
-        Their start takes seconds. Meanwhile the daemon registers, a job is planned and a consumer joins its group. Spark ends
-        workers that had nothing to do for a minute, and the first record after that would wait for new ones.
+        Spark ends workers that had nothing to do for a minute, and the first record after that would wait for new ones, which
+        takes seconds.
         """
         while True:
-            self._warm_up()
             time.sleep(_WORKERS_LAST)
-            while not self._at_work:
-                time.sleep(_WORKERS_LAST)
-
-    def _warm_up(self) -> None:
-        from spark_tasks.worker import ready
-        from spark_tasks.worker_pool import on_workers
-
-        try:
-            on_workers(self.spark, "getting workers ready", ready, range(self.spark.sparkContext.defaultParallelism))
-        except Exception as error:  # noqa: BLE001 - the first task meets the error too, and reports it
-            log.debug("spark_warm_up_failed", error=str(error))
+            session = self.spark.running
+            if session is not None and self._at_work:
+                warm_up(session)
 
     def close(self) -> None:
         """No assignment comes any more: give back what earlier ones left. Before the folder of the stores is deleted."""
@@ -161,9 +142,8 @@ class SparkTaskRunner:
 
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
         from peer.preparation import prepare
-        from spark_tasks.session import is_alive
 
-        if not is_alive(self.spark):
+        if self.spark.has_ended:
             raise RunnerLost("Spark has ended")
         return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept, self._standby)
 
@@ -175,6 +155,17 @@ class SparkTaskRunner:
             TaskLoop(prepared, handle, zk).run()
         finally:
             self._at_work.discard(prepared.peer)
+
+
+def warm_up(session: SparkSession) -> None:
+    """Let Spark start its Python workers, which takes seconds. Raises nothing: the first task meets the error, and reports it."""
+    from spark_tasks.worker import ready
+    from spark_tasks.worker_pool import on_workers
+
+    try:
+        on_workers(session, "getting workers ready", ready, range(session.sparkContext.defaultParallelism))
+    except Exception as error:  # noqa: BLE001
+        log.debug("spark_warm_up_failed", error=str(error))
 
 
 class Connect(Protocol):
@@ -441,7 +432,8 @@ def main(settings: Settings) -> NoReturn:
     settings.require("zookeeper", "kafka")
     from queues.connectivity import check_reachable
     from sardonyx.job.signatures import public_keys
-    from spark_tasks.session import start_session, stop_session
+    from spark_tasks.on_demand import SparkOnDemand
+    from spark_tasks.session import start_session
 
     if settings.peer.signers:
         public_keys(settings.peer.signers)  # to tell at once of what would have it decline every task
@@ -456,19 +448,20 @@ def main(settings: Settings) -> NoReturn:
         temp_dir("sardonyx-peer-") as folder,
         metrics.written_to(settings.metrics.file),
     ):
+        find_java()  # Spark needs it: who lacks it is to hear of it now, and not when the first task comes
         check_reachable(settings)
-        # Start Spark before the first pulse of every session: a peer that gets an offer must be able to answer at once.
-        runner = SparkTaskRunner(settings, start_session(settings.spark, folder), folder / "code")
+        spark = SparkOnDemand(lambda: start_session(settings.spark, folder), warm_up)
+        runner = SparkTaskRunner(settings, spark, folder / "code")
         threading.Thread(target=runner.keep_workers, name="workers", daemon=True).start()
         # pyarrow imports pandas when it first converts Python values. Without this thread, the first batch would wait.
         threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
-        import peer.task_loop  # noqa: F401 - import what tasks need while Spark starts its workers
+        import peer.task_loop  # noqa: F401 - import what tasks need before the first of them comes
 
         threading.Thread(target=gc_policy.keep_giving_back, name="memory", daemon=True).start()
         gc_policy.seldom()  # before any virtual peer exists: a batch's objects would never be freed
 
         def connect(settings: Settings, *, listener: Callable[[str], None] | None = None) -> ZooKeeperSession:
-            runner.restore(folder)
+            runner.restore()
             return ZooKeeperSession.connect(settings, listener=listener)
 
         daemon = PeerDaemon(settings, runner, connect=connect, metrics=place)
@@ -486,7 +479,7 @@ def main(settings: Settings) -> NoReturn:
                 daemon.run()
             finally:
                 runner.close()
-                stop_session(runner.spark)
+                spark.stop()
     # Skip the interpreter's own shutdown: it waits for threads and destroys Kafka clients. Either can hang without end
     # if the broker became unreachable during a request.
     logging.shutdown()

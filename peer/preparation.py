@@ -52,23 +52,24 @@ from spark_tasks.code import CodeBundle, free_unused
 if TYPE_CHECKING:
     from queues import confirmed_end, group_clocks, marked_topics, state_topics
     from sardonyx.zookeeper.session import ZooKeeperSession
-    from spark_tasks import apply
+    from spark_tasks import apply, on_demand
     from spark_tasks import graphs as graph_functions
     from spark_tasks import keyed as keyed_functions
     from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
-    from spark_tasks.session import SparkSession
+    from spark_tasks.on_demand import SparkOnDemand, TaskSpark
 else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
+    on_demand = lazy_module("spark_tasks.on_demand")
     graph_functions = lazy_module("spark_tasks.graphs")
 
 
 def prepare(
     settings: Settings,
     zk: ZooKeeperSession,
-    spark: SparkSession,
+    spark: SparkOnDemand,
     peer: str,
     assignment: Assignment,
     code_cache: Path,
@@ -87,16 +88,18 @@ def prepare(
         links = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote)
     except msgspec.ValidationError as error:
         raise _too_old(error) from error
-    free_unused(spark)
+    free_unused(spark.running)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
+    if needs_spark := uses_spark(stage):
+        spark.begin()  # it gets ready while the task is accepted, joins its group, restores its state and reads
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
     folder = code_cache / "state"
     return assemble(
         settings,
-        spark,
+        spark if needs_spark else None,
         peer,
         assignment,
         graph,
@@ -111,7 +114,7 @@ def prepare(
 
 def assemble(
     settings: Settings,
-    spark: SparkSession | None,
+    spark: SparkOnDemand | None,
     peer: str,
     assignment: Assignment,
     graph: Graph,
@@ -137,7 +140,8 @@ def assemble(
     isolate = stage.isolates
     load = import_function if code is None else code.load
     retried = partial(count_retry, assignment.job, assignment.task)
-    within = _within(spark, stage.task, code, retried, isolate=isolate)
+    group = None if spark is None else on_demand.TaskSpark(spark, f"{peer}/{assignment.id}", _read_by(stage, code))
+    within = _within(group, stage.task, code, retried, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
@@ -149,10 +153,10 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=_function(spark, stage, code, retried, isolate=isolate),
-        spark=spark,
+        function=_function(group, stage, code, retried, isolate=isolate),
+        spark=group,
         sinks=sinks,
-        source=_source(spark, stage, code) if splits else None,
+        source=_source(stage, code) if splits else None,
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed or graph.lineage,
@@ -181,6 +185,17 @@ def assemble(
         checkpoint_every=graph.checkpoint_every,
         topics={link.topic: topics[link.topic] for link in stage.ingress if link.topic in topics},
     )
+
+
+def uses_spark(stage: Stage) -> bool:
+    """Whether a task runs on Spark: it has a function, or reads splits. Windows, joins and outputs run in the peer."""
+    has_function = any(task.fn is not None for task in (stage.task, *stage.fused))
+    return has_function or any(link.kind == "splits" for link in stage.ingress)
+
+
+def _read_by(stage: Stage, code: CodeBundle | None) -> CodeBundle | None:
+    """The modules that Spark's workers need to read splits: those of the job's own connector."""
+    return code if stage.task.connector is not None and is_custom(stage.task.connector) else None
 
 
 def _adopted(stage: Stage, facts: Mapping[str, LinkFacts]) -> Adopted | None:
@@ -212,7 +227,7 @@ def _task_of_results(task: TaskSpec) -> TaskSpec:
 
 
 def _within(
-    spark: SparkSession | None,
+    spark: TaskSpark | None,
     task: TaskSpec,
     code: CodeBundle | None,
     retried: Callable[[], None],
@@ -224,12 +239,12 @@ def _within(
         return None
     assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
     if task.keyed is not None:
-        return keyed_functions.KeyedFunctions(spark, task, code, isolate=isolate, retried=retried)
-    return graph_functions.GraphFunctions(spark, task, code)
+        return keyed_functions.KeyedFunctions(spark.session, task, code, isolate=isolate, retried=retried)
+    return graph_functions.GraphFunctions(spark.session, task, code)
 
 
 def _function(
-    spark: SparkSession | None,
+    spark: TaskSpark | None,
     stage: Stage,
     code: CodeBundle | None,
     retried: Callable[[], None],
@@ -239,7 +254,7 @@ def _function(
     if spark is None:
         return NoFunction()
     task = _task_of_results(stage.task)
-    return apply.TaskFunction(spark, task, code, isolate=isolate, fused=stage.fused, retried=retried)
+    return apply.TaskFunction(spark.session, task, code, isolate=isolate, fused=stage.fused, retried=retried)
 
 
 def _sinks(
@@ -277,13 +292,8 @@ def _partitions_of(settings: Settings, topic: str) -> int:
     return marked_topics.partitions(settings, topic)
 
 
-def _source(spark: SparkSession | None, stage: Stage, code: CodeBundle | None) -> SplitInput:
-    """Return the connector of an input task. Spark's workers read the job's own connectors, so they get its modules."""
-    if code is None:
-        return registry.split_input(stage.task)
-    if spark is not None and is_custom(stage.task.connector):
-        code.ship(spark)
-    return registry.split_input(stage.task, code.load)
+def _source(stage: Stage, code: CodeBundle | None) -> SplitInput:
+    return registry.split_input(stage.task) if code is None else registry.split_input(stage.task, code.load)
 
 
 def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:

@@ -44,18 +44,16 @@ from spark_tasks.applied import Applied, Function
 if TYPE_CHECKING:
     from queues import audit, group_clocks, topic_ids, totals, unread_rows
     from queues.unread_rows import UnreadRows
-    from spark_tasks import read_splits, session, workarounds
+    from spark_tasks import read_splits, workarounds
     from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
-    from spark_tasks.session import SparkSession
+    from spark_tasks.on_demand import TaskSpark
 else:  # Kafka's client and Spark: a job that a test runs in its own process needs neither, if it has no functions
     audit, group_clocks, totals, unread_rows = map(
         lazy_module, ("queues.audit", "queues.group_clocks", "queues.totals", "queues.unread_rows")
     )
     topic_ids = lazy_module("queues.topic_ids")
-    read_splits, session, workarounds = map(
-        lazy_module, ("spark_tasks.read_splits", "spark_tasks.session", "spark_tasks.workarounds")
-    )
+    read_splits, workarounds = map(lazy_module, ("spark_tasks.read_splits", "spark_tasks.workarounds"))
 
 
 @dataclass
@@ -92,8 +90,8 @@ class PreparedTask:
     stage: Stage
     facts: dict[str, LinkFacts]
     function: Function
-    spark: SparkSession | None
-    """None: the task has no function."""
+    spark: TaskSpark | None
+    """None: the task has no function, and reads no splits."""
     sinks: list[Sink]
     source: SplitInput | None
     """The connector of an input task that reads splits; None for other tasks."""
@@ -172,8 +170,13 @@ class PreparedTask:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the Spark session still works."""
-        return self.spark is None or session.is_alive(self.spark)
+        """Whether Spark still works, as far as the task needs it."""
+        return self.spark is None or self.spark.is_alive
+
+    @property
+    def starts_spark(self) -> bool:
+        """Whether the task's next batch has to wait until Spark has started."""
+        return self.spark is not None and self.spark.starts
 
     def _positions_moved(self, batch: Batch) -> bool:
         """Whether the group has committed other positions than those that a batch begins at."""
@@ -196,22 +199,13 @@ class PreparedTask:
         """Give the task's function further keyword arguments, which come from its lifecycle. Raises FunctionError."""
         (self.within or self.function).give(more)
 
-    def begin(self) -> None:
-        """Register the calling thread, so that :meth:`abandon` can cancel its work. Call it before :meth:`apply`."""
-        if self.spark is not None:
-            session.enter_group(self.spark, self._spark_group)
-
     def abandon(self) -> None:
         """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
         self.function.abandon()
         if self.within is not None:
             self.within.abandon()
         if self.spark is not None:
-            session.cancel_group(self.spark, self._spark_group)
-
-    @property
-    def _spark_group(self) -> str:
-        return f"{self.peer}/{self.assignment.id}"
+            self.spark.cancel()
 
     def apply(self, batch: Batch, clock: StepTimer) -> Result:
         """Decode messages to rows and run the task's function. It changes nothing outside this process and Spark.
@@ -359,15 +353,16 @@ class PreparedTask:
         return known.of(stay) if have_same_times(given, table, spec) else known._replace(of_rows=None)
 
     def _after_function(self) -> None:
-        if self.spark is not None and gc_policy.after_batch():
-            workarounds.forget_sockets(self.spark)
+        used = None if self.spark is None else self.spark.used
+        if used is not None and gc_policy.after_batch():
+            workarounds.forget_sockets(used)
 
     def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:
         """Read splits on Spark's workers. Without Spark, a task has no function, and a test has given it the rows."""
         return (
             [source.read(data) for data in splits]
             if self.spark is None
-            else read_splits.read_splits(self.spark, source, splits)
+            else read_splits.read_splits(self.spark.session(), source, splits)
         )
 
     def _rows(self, batch: Batch) -> _Rows:

@@ -207,7 +207,8 @@ class TaskLoop:
         """From here on the batch takes its time."""
         self.session.clock.start()
         self._busy.set(True)
-        self._handle.in_hand = BatchInHand(self._work.assignment.id, sum(batch.rows.values()), time.time())
+        rows, work = sum(batch.rows.values()), self._work
+        self._handle.in_hand = BatchInHand(work.assignment.id, rows, time.time(), work.starts_spark)
 
     def _no_batch(self) -> None:
         self._handle.in_hand = None

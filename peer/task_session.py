@@ -50,7 +50,7 @@ class TaskSession:
         self.zk = zk
         self.clock = StepTimer()
         self.retries = RetryPolicy(work.stage.name, work.assignment.job)
-        self.background = BackgroundThread(f"batch-{work.peer}", work.begin)
+        self.background = BackgroundThread(f"batch-{work.peer}")
         self.store: PositionKeeper | None = work.keeper
         """What keeps the task's positions beside Kafka, if anything does."""
         self._votes = SentinelElection(zk, work.assignment.job)

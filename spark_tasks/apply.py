@@ -18,7 +18,7 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -82,7 +82,7 @@ class TaskFunction:
     Each virtual peer has its own object. Several threads must not share one.
 
     Args:
-        spark: the session, which many may share.
+        session: gives the session, which many may share. It is asked when the first batch comes.
         task: the task from the job's spec. Without ``fn``, batches pass unchanged.
         code: the job's code bundle, if it has one.
         isolate: whether to find the records that the function raises for. By default the task's ``on_error`` decides.
@@ -95,7 +95,7 @@ class TaskFunction:
 
     def __init__(
         self,
-        spark: SparkSession,
+        session: Callable[[], SparkSession],
         task: TaskSpec,
         code: CodeBundle | None,
         *,
@@ -103,9 +103,8 @@ class TaskFunction:
         fused: Sequence[TaskSpec] = (),
         retried: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spark, self._retried = spark, retried
-        self._task = task
-        self._cores: int = spark.sparkContext.defaultParallelism
+        self._session, self._retried = session, retried
+        self._task, self._code = task, code
         self._types = SettledTypes()
         self._isolate = task.on_error.leaves_out if isolate is None else isolate
         self._abandoned = threading.Event()
@@ -124,8 +123,22 @@ class TaskFunction:
             return
         self._takes = self._functions[0].plan.takes
         self._named = _named([step.plan for step in self._functions])
-        if code is not None:
-            code.ship(spark)
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        """The session, in which the workers have the job's code. It may have to start first.
+
+        Raises:
+            SetupError: it does not start.
+        """
+        spark = self._session()
+        if self._code is not None:
+            self._code.ship(spark)
+        return spark
+
+    @cached_property
+    def _cores(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
 
     def give(self, more: Mapping[str, Any]) -> None:
         """Give the function further keyword arguments, which come from its lifecycle.

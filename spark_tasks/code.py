@@ -158,7 +158,7 @@ class CodeBundle:
     def _opener(self) -> Path:
         return self.path.parent / f"{self.package}.py"
 
-    def _free(self, spark: Any) -> None:
+    def _free(self, spark: Any, *, of_worker: bool) -> None:
         """Remove its modules from this process, and its files from the disk and from Spark. Call it with the lock."""
         del _bundles[self.package]
         for name in list(sys.modules):
@@ -167,12 +167,12 @@ class CodeBundle:
         for file in list(linecache.cache):
             if file.startswith(f"{self.path}/"):
                 linecache.cache.pop(file, None)
-        if spark is None:  # a worker: the files are Spark's
+        if of_worker:
             return
-        from spark_tasks import workarounds
-
-        shipped = _shipped.get(spark.sparkContext, set())
+        shipped = set[str]() if spark is None else _shipped.get(spark.sparkContext, set[str]())
         if self.package in shipped:
+            from spark_tasks import workarounds
+
             workarounds.remove_file(spark.sparkContext, self.path.name)
             workarounds.remove_file(spark.sparkContext, self._opener.name)
             shipped.discard(self.package)
@@ -194,13 +194,14 @@ class CodeBundle:
         return self._files.get(name)
 
 
-def free_unused(spark: Any = None) -> int:
+def free_unused(spark: Any = None, *, of_worker: bool = False) -> int:
     """Free the bundles that nothing has used for :data:`UNUSED` seconds. Returns how many.
 
     A process needs to call this only before it opens a bundle: without new ones it does not grow.
 
     Args:
-        spark: the session that the bundles were shipped with. None: this process is one of its workers.
+        spark: the session that the bundles were shipped with; None: no session runs.
+        of_worker: whether this process is a worker of Spark, to which the files belong.
     """
     now = time.monotonic()
     with _lock:
@@ -209,8 +210,8 @@ def free_unused(spark: Any = None) -> int:
                 bundle.used_at = now
         unused = [bundle for bundle in _bundles.values() if now - bundle.used_at > UNUSED]
         for bundle in unused:
-            bundle._free(spark)  # noqa: SLF001 (of this module)
-    if unused and spark is None:
+            bundle._free(spark, of_worker=of_worker)  # noqa: SLF001 (of this module)
+    if unused and of_worker:
         gc.unfreeze()  # a worker has all that it imported left out of garbage collections
     return len(unused)
 
@@ -226,7 +227,7 @@ def in_worker(package: str) -> CodeBundle:
 
 def open_in_worker(opener: str, zip_name: str, sha256: str) -> None:
     """Open a bundle that lies beside the module that calls this, and free those that this worker has not used for long."""
-    free_unused()
+    free_unused(of_worker=True)
     CodeBundle.open(Path(opener).absolute().with_name(zip_name), sha256)
 
 

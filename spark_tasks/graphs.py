@@ -51,7 +51,7 @@ class GraphFunctions(PlannedFunctions[_Plan]):
     """The functions of one task that computes over a graph or in rounds, ready to be run.
 
     Args:
-        spark: the session, which many may share.
+        session: gives the session, which many may share.
         task: the task.
         code: the job's code bundle, if it has one.
 
@@ -59,7 +59,7 @@ class GraphFunctions(PlannedFunctions[_Plan]):
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``.
     """
 
-    def __init__(self, spark: Any, task: TaskSpec, code: CodeBundle | None) -> None:
+    def __init__(self, session: Callable[[], Any], task: TaskSpec, code: CodeBundle | None) -> None:
         spec = whole_of(task)
         assert spec is not None  # noqa: S101 (for the type checker: the caller asks)
         load = import_function if code is None else code.load
@@ -67,7 +67,7 @@ class GraphFunctions(PlannedFunctions[_Plan]):
         for reference in _functions(update, spec).values():
             load(reference)
         plan = _Plan(task.name, update, None if code is None else code.package, spec, task.params)
-        super().__init__(spark, task, code, plan)
+        super().__init__(session, task, code, plan)
 
     def __call__(self, spec: GraphSpec | IterateSpec, graph: Graph) -> Computed:
         """What the program makes of a graph.

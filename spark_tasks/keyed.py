@@ -45,7 +45,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
     """The functions of one task with keyed state, ready for batch after batch.
 
     Args:
-        spark: the session, which many may share.
+        session: gives the session, which many may share.
         task: the task.
         code: the job's code bundle, if it has one.
         isolate: whether to go on after the first record that the function raises for.
@@ -57,7 +57,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
 
     def __init__(
         self,
-        spark: Any,
+        session: Callable[[], Any],
         task: TaskSpec,
         code: CodeBundle | None,
         *,
@@ -67,7 +67,6 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
         assert task.keyed is not None  # noqa: S101 (for the type checker: the caller asks)
         self._isolate = isolate
         self._retried = retried
-        self._cores: int = spark.sparkContext.defaultParallelism
         self._types = SettledTypes()
         load = import_function if code is None else code.load
         spec, fn = task.keyed, str(task.fn)
@@ -87,7 +86,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
             not task.on_error.leaves_out,
             first_fails=True,
         )
-        super().__init__(spark, task, code, plan)
+        super().__init__(session, task, code, plan)
 
     def __call__(self, works: Sequence[Work]) -> list[Done]:
         """What the functions make of work, in its order. The results of each are a table.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,22 +20,37 @@ class PlannedFunctions(Generic[PlanT]):
     """The functions of one task.
 
     Args:
-        spark: the session, which many may share.
+        session: gives the session, which many may share. It is asked when there is work.
         task: the task.
-        code: the job's code bundle, if it has one. The workers get it now.
+        code: the job's code bundle, if it has one.
         plan: what the workers are to do. It has a field ``params``: keyword arguments of the functions.
     """
 
-    def __init__(self, spark: Any, task: TaskSpec, code: CodeBundle | None, plan: PlanT) -> None:
-        self._spark = spark
-        self._task = task
+    def __init__(self, session: Callable[[], Any], task: TaskSpec, code: CodeBundle | None, plan: PlanT) -> None:
+        self._session = session
+        self._task, self._code = task, code
         self._plan = plan
         self._abandoned = threading.Event()
         self.worked = self.waited = 0.0
         """Of the last call: how many seconds functions ran on the slowest worker, and how many else were spent on Spark."""
         if code is not None:
             code.users.add(self)
-            code.ship(spark)
+
+    @cached_property
+    def _spark(self) -> Any:
+        """The session, in which the workers have the job's code. It may have to start first.
+
+        Raises:
+            SetupError: it does not start.
+        """
+        spark = self._session()
+        if self._code is not None:
+            self._code.ship(spark)
+        return spark
+
+    @cached_property
+    def _cores(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
 
     def give(self, more: Mapping[str, Any]) -> None:
         """Give the functions further keyword arguments, which come from the task's lifecycle.

@@ -54,7 +54,7 @@ def try_functions(stage: Stage, code: CodeBundle | None, rows: pa.Table, session
     if not plans:
         return Tried(rows, {})
     if plans[0].takes == "dataframe":
-        applied = TaskFunction(session(), task, code, isolate=True, fused=stage.fused).apply(rows)
+        applied = TaskFunction(session, task, code, isolate=True, fused=stage.fused).apply(rows)
         found = pa.table({}) if applied.table is None else applied.table
         return Tried(found, {bad.index: bad.failure for bad in applied.bad})
     given = Slice(to_buffer(rows), isolate=True)

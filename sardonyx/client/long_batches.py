@@ -41,7 +41,8 @@ def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: fl
         of = "split" if any(link.kind == "splits" for link in links) else "row"
         since = time_text(round(batch.since) * 1_000_000)
         words = f"task {place.task} sits on one batch of {counted(batch.rows, of)} since {since}"
-        found.append((batch.since, f"{words} ({duration(max(now - batch.since, 0.0))}), at peer {peer}"))
+        first = ", where Spark has to start first" if batch.starts_spark else ""
+        found.append((batch.since, f"{words} ({duration(max(now - batch.since, 0.0))}), at peer {peer}{first}"))
     return (words for _, words in sorted(found))
 
 

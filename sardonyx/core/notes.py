@@ -50,7 +50,7 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
             return cls(data.decode(errors="replace"))
 
 
-class BatchInHand(msgspec.Struct, frozen=True):
+class BatchInHand(msgspec.Struct, frozen=True, omit_defaults=True):
     """A batch on which a peer has worked for long."""
 
     assignment: int
@@ -58,6 +58,8 @@ class BatchInHand(msgspec.Struct, frozen=True):
     """Read for it; of an input that is read in pieces, how many of these."""
     since: float
     """Seconds since 1970, by the clock of the peer's machine."""
+    starts_spark: bool = False
+    """Whether Spark has to start for it first."""
 
 
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -20,11 +20,9 @@ class BackgroundThread:
 
     Args:
         name: of the thread.
-        first: called on it before everything else; must not raise.
     """
 
-    def __init__(self, name: str, first: Callable[[], None] = lambda: None) -> None:
-        self._first = first
+    def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -41,7 +39,6 @@ class BackgroundThread:
         self._calls.put(None)
 
     def _run(self) -> None:
-        self._first()
         while (call := self._calls.get()) is not None:
             call()
             del call  # its result may be a whole batch, and the next call may come late

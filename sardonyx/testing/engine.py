@@ -40,6 +40,7 @@ from sardonyx.testing.result import TaskResult, no_task
 from sardonyx.testing.rows import GivenRows, Rows, messages_of, table_of
 from sentinel import rules
 from spark_tasks.code import CodeBundle
+from spark_tasks.on_demand import SparkOnDemand
 
 if TYPE_CHECKING:
     from peer.slot_clients import SlotClients
@@ -304,7 +305,7 @@ class Engine:
 
     def assembled(self, stage: Stage, assignment: Assignment) -> PreparedTask:
         """A task as a new peer has it."""
-        spark = self._session() if any(map(_has_function, (stage.task, *stage.fused))) else None
+        spark = SparkOnDemand(self._session) if any(map(_has_function, (stage.task, *stage.fused))) else None
         return assemble(
             self._settings,
             spark,

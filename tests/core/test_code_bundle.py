@@ -237,14 +237,14 @@ def test_a_bundle_that_nothing_uses_is_freed(tmp_path: Path, monkeypatch: pytest
     bundle.users.add(user)
     with monkeypatch.context() as patch:
         patch.setattr(code, "UNUSED", 0.0)
-        code.free_unused()  # those of tests before this one, which may be long ago; this one has a user
+        code.free_unused(of_worker=True)  # those of tests before this one, which may be long ago; this one has a user
     assert f"{bundle.package}.helpers" in sys.modules
-    assert code.free_unused() == 0, "it was used just now"
+    assert code.free_unused(of_worker=True) == 0, "it was used just now"
     monkeypatch.setattr(code, "UNUSED", 0.0)
-    code.free_unused()
+    code.free_unused(of_worker=True)
     assert f"{bundle.package}.helpers" in sys.modules, "an object uses it"
     del user
-    assert code.free_unused() >= 1
+    assert code.free_unused(of_worker=True) >= 1
     assert not [name for name in sys.modules if name.startswith(bundle.package)]
     assert fn({}) == 1
     again = CodeBundle.open(tmp_path / f"{bundle.sha256}.zip", bundle.sha256)

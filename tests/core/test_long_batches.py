@@ -29,12 +29,13 @@ def test_it_says_which_task_sits_on_what_since_when() -> None:
     (first, one), (second, other), (third, last), (fourth, _) = places.items()
     pulses = {
         first: pulse(BatchInHand(one.id, 5_000, NOON + 20)),
-        second: pulse(BatchInHand(other.id, 1, NOON)),
+        second: pulse(BatchInHand(other.id, 1, NOON, starts_spark=True)),
         third: pulse(BatchInHand(last.id + 100, 7, NOON)),
         fourth: b"?",
     }
+    slow = f"task {other.task} sits on one batch of 1 row since 2025-11-25T12:00:00Z (3 min 20 s), at peer {second}"
     assert list(in_words(world.state, "copy", pulses, NOON + 200)) == [
-        f"task {other.task} sits on one batch of 1 row since 2025-11-25T12:00:00Z (3 min 20 s), at peer {second}",
+        f"{slow}, where Spark has to start first",
         f"task {one.task} sits on one batch of 5,000 rows since 2025-11-25T12:00:20Z (3 min 0 s), at peer {first}",
     ]
     assert list(in_words(world.state, "copy", {first: pulse(None), second: None}, NOON)) == []

@@ -29,6 +29,7 @@ from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.runtime.signals import heard
+from spark_tasks.on_demand import SparkOnDemand
 from tests.services.light import Actor, _processes, follow
 
 
@@ -121,7 +122,7 @@ def _serve(folder: Path) -> None:
     configure_logging(settings)
     gc_policy.seldom()  # as a daemon does when it has imported everything
     with tempfile.TemporaryDirectory(prefix="code-", dir=folder) as cache:
-        daemon = PeerDaemon(settings, SparkTaskRunner(settings, Here(), Path(cache)))
+        daemon = PeerDaemon(settings, SparkTaskRunner(settings, SparkOnDemand(Here), Path(cache)))
         with heard([signal.SIGTERM], lambda _: daemon.stop()):
             daemon.run()
     os._exit(0)  # as the daemon does: the destruction of a Kafka client may never end

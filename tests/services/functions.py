@@ -189,7 +189,7 @@ class Runner:
     def function(self, fn: str, *, skip: bool = False, **params: Any) -> TaskFunction:
         on_error = OnError(then="skip") if skip else OnError()
         task = TaskSpec(name="label", type="function", fn=f"job:{fn}", params=params, on_error=on_error)
-        return TaskFunction(self.spark, task, self.code)
+        return TaskFunction(lambda: self.spark, task, self.code)
 
     def fails(self, fn: str, table: pa.Table, *, skip: bool = False, **params: Any) -> FunctionError:
         with pytest.raises(FunctionError) as raised:

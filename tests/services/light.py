@@ -300,6 +300,7 @@ class LightWork:
     shards = None
     keeper = None
     loop = None
+    starts_spark = False
 
     @property
     def sinks(self) -> list[Sink]:
@@ -309,9 +310,6 @@ class LightWork:
     def bounds(self) -> dict[str, int]:
         """No queue behind it has one."""
         return {}
-
-    def begin(self) -> None:
-        pass
 
     def written(self) -> dict[str, int | None]:
         """Nothing goes over its links but sentinels, and no task counts."""

@@ -28,7 +28,7 @@ def fused(spark: SparkSession, code: CodeBundle, *fns: str, skip: bool = False) 
     """The functions of tasks named by their numbers."""
     on_error = OnError(then="skip") if skip else OnError()
     tasks = [TaskSpec(name=f"t{n}", type="function", fn=f"job:{fn}", on_error=on_error) for n, fn in enumerate(fns)]
-    return TaskFunction(spark, tasks[0], code, fused=tasks[1:])
+    return TaskFunction(lambda: spark, tasks[0], code, fused=tasks[1:])
 
 
 @pytest.mark.parametrize(

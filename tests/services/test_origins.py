@@ -39,7 +39,7 @@ def function(names: list[str], monkeypatch: pytest.MonkeyPatch, on_error: OnErro
     monkeypatch.setattr(apply, "SMALLEST_SLICE", 5)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=3))
     first, *fused = (TaskSpec(name=name, type="function", fn=f"{HERE}:{name}", on_error=on_error) for name in names)
-    return TaskFunction(spark, first, None, fused=fused)
+    return TaskFunction(lambda: spark, first, None, fused=fused)
 
 
 @pytest.mark.parametrize("names", [["some"], ["some", "even"], ["even", "some"]])

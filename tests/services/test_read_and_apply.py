@@ -44,7 +44,7 @@ def function(
         TaskSpec(name=f"t{n}", type="function", fn=f"job:{fn}", on_error=on_error or OnError())
         for n, fn in enumerate(fns)
     ]
-    made = TaskFunction(spark, tasks[0], code, fused=tasks[1:])
+    made = TaskFunction(lambda: spark, tasks[0], code, fused=tasks[1:])
     made._cores = cores or made._cores
     return made
 
@@ -195,7 +195,7 @@ def test_a_row_with_a_bad_time_reaches_no_function(spark: SparkSession, code: Co
     """The peer must leave it out first, so its batch is read before it is dealt out, and so are the batches after it."""
     task = TaskSpec(name="t", type="input", fn="job:arrow_same", time=TimeSpec(column="id", unit="s"))
     good, bad = [Split({"ids": [5, 6]}, 2), Split({"ids": [7]}, 1)], [Split({"ids": [None]}, 1)]
-    made = TaskFunction(spark, task, code)
+    made = TaskFunction(lambda: spark, task, code)
     read = made.read_and_apply(numbers(), good, NOW)
     assert read is not None
     assert read.applied.table == pa.table({"id": [5, 6, 7]})
@@ -203,7 +203,8 @@ def test_a_row_with_a_bad_time_reaches_no_function(spark: SparkSession, code: Co
     assert made.read_and_apply(numbers(), good, NOW) is None, "the task's rows are known to have bad times"
     far = msgspec.structs.replace(task, time=TimeSpec(column="id", unit="s", ahead="1 d"))
     assert (
-        TaskFunction(spark, far, code).read_and_apply(numbers(), [Split({"ids": [int(NOW) + 86_401]}, 1)], NOW) is None
+        TaskFunction(lambda: spark, far, code).read_and_apply(numbers(), [Split({"ids": [int(NOW) + 86_401]}, 1)], NOW)
+        is None
     )
 
 

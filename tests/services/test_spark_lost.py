@@ -15,13 +15,14 @@ import psutil
 import pytest
 
 from peer.assignment import AssignmentHandle, RunnerLost
-from peer.daemon import PeerDaemon, SparkTaskRunner
+from peer.daemon import PeerDaemon, SparkTaskRunner, warm_up
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.notes import TaskNote
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
-from spark_tasks.session import start_session, stop_session
+from spark_tasks.on_demand import SparkOnDemand
+from spark_tasks.session import start_session
 from tests.faults import processes
 from tests.faults.armed import Armed
 from tests.faults.flow import Flow
@@ -76,17 +77,18 @@ def test_spark_keeps_its_workers_while_there_are_tasks(settings: Settings, tmp_p
     Spark looks every ten seconds for workers that had nothing to do for a minute.
     """
     assert not workers_of()
-    runner = SparkTaskRunner(settings, start_session(settings.spark, tmp_path), tmp_path / "code")
+    spark = SparkOnDemand(lambda: start_session(settings.spark, tmp_path), warm_up)
+    runner = SparkTaskRunner(settings, spark, tmp_path / "code")
     try:
         runner._at_work.add("a peer")
         threading.Thread(target=runner.keep_workers, daemon=True).start()
-        cores = runner.spark.sparkContext.defaultParallelism
+        cores = spark.session().sparkContext.defaultParallelism
         until(lambda: len(workers_of()) == cores, what="Spark's workers")
         began, found = time.monotonic(), workers_of()
         until(lambda: time.monotonic() > began + 80, what="the time in which Spark ends idle workers")
         assert workers_of() == found
     finally:
-        stop_session(runner.spark)
+        spark.stop()
 
 
 def workers_of() -> list[int]:

@@ -262,7 +262,7 @@ def test_a_daemon_does_not_grow_with_the_jobs_that_it_has_run(
         built = build(tmp_path)
         code.free_unused(spark)
         bundle = CodeBundle.open(built.data, built.sha256, tmp_path / "cache")
-        task = TaskFunction(spark, TaskSpec(name="t", type="function", fn="job:fn"), bundle)
+        task = TaskFunction(lambda: spark, TaskSpec(name="t", type="function", fn="job:fn"), bundle)
         (row,) = task.apply(pa.table({"n": [number]})).table.to_pylist()
         assert row["n"] == 2 * number
         counts.append(row["bundles"])

@@ -68,9 +68,8 @@ def work_of(options: dict[str, Any], on_error: str = "skip") -> PreparedTask:
     graph = graph_of(job.spec(), "d", "j-1")
     (link,) = graph.stage("read").ingress
     link.options.update(options)
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
     facts: Any = {name.name: LinkFacts(partitions=1) for name in graph.links}
-    return assemble(Settings(), spark, "p", Assignment(1, "j-1", "read", 0), graph, facts, None)
+    return assemble(Settings(), None, "p", Assignment(1, "j-1", "read", 0), graph, facts, None)
 
 
 @pytest.fixture(autouse=True)
