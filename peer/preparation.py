@@ -188,9 +188,12 @@ def assemble(
 
 
 def uses_spark(stage: Stage) -> bool:
-    """Whether a task runs on Spark: it has a function, or reads splits. Windows, joins and outputs run in the peer."""
+    """Whether a task needs Spark: it has a function, or reads splits that the peer does not read itself. Windows, joins and
+    outputs run in the peer.
+    """
     has_function = any(task.fn is not None for task in (stage.task, *stage.fused))
-    return has_function or any(link.kind == "splits" for link in stage.ingress)
+    reads_there = any(link.kind == "splits" for link in stage.ingress) and not registry.read_by_peers(stage.task)
+    return has_function or reads_there
 
 
 def _read_by(stage: Stage, code: CodeBundle | None) -> CodeBundle | None:

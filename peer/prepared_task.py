@@ -24,6 +24,7 @@ from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
 from queues import block
 from queues.batch import Batch
+from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_split
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.column_types import UnfitTypes, together
@@ -91,7 +92,7 @@ class PreparedTask:
     facts: dict[str, LinkFacts]
     function: Function
     spark: TaskSpark | None
-    """None: the task has no function, and reads no splits."""
+    """None: the task has no function, and reads no splits on Spark's workers."""
     sinks: list[Sink]
     source: SplitInput | None
     """The connector of an input task that reads splits; None for other tasks."""
@@ -358,12 +359,9 @@ class PreparedTask:
             workarounds.forget_sockets(used)
 
     def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:
-        """Read splits on Spark's workers. Without Spark, a task has no function, and a test has given it the rows."""
-        return (
-            [source.read(data) for data in splits]
-            if self.spark is None
-            else read_splits.read_splits(self.spark.session(), source, splits)
-        )
+        if self.spark is None or registry.read_by_peers(self.stage.task):
+            return [source.read(data) for data in splits]
+        return read_splits.read_splits(self.spark.session(), source, splits)
 
     def _rows(self, batch: Batch) -> _Rows:
         """Return the rows of a batch's messages, their provenance, and the messages that could not be decoded.
@@ -382,7 +380,7 @@ class PreparedTask:
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
                 pieces = self._read_splits(self.source, [_split(message).data for message in messages])
-                read_there = read_splits.joined_splits(pieces) if self.spark else together(pieces)
+                read_there = read_splits.joined_splits(pieces)
                 counts = [piece.num_rows for piece in pieces]
                 rows = without_bad_times(read_there, self.stage.task, self.runtime.wall())
                 if rows.bad:

@@ -49,7 +49,8 @@ class SplitInput(Protocol):
         ...
 
     def read(self, data: dict[str, Any]) -> pa.Table:
-        """Read the rows of one split: the same rows at every call, on any machine. Runs on a Spark worker.
+        """Read the rows of one split: the same rows at every call, on any machine. Runs on a Spark worker, or in
+        the peer.
 
         Raises:
             InputError: the piece does not hold what the job says.

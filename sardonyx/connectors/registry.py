@@ -27,7 +27,7 @@ from sardonyx.core.spec import TaskSpec, is_custom
 from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.settings_sections import SchemaRegistry
 
-__all__ = ["files_output", "output", "split_input", "topic_format"]
+__all__ = ["files_output", "output", "read_by_peers", "split_input", "topic_format"]
 
 NO_REGISTRY = SchemaRegistry()
 
@@ -54,6 +54,15 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
             return custom_input(reference, task.options, load)
         case other:
             raise InternalError("SX-BUG-CONNECTOR", f"connector {other!r} of task {task.name!r} does not read splits")
+
+
+def read_by_peers(task: TaskSpec) -> bool:
+    """Whether a peer reads the splits of an input itself, and not Spark's workers.
+
+    Arrow reads files, and makes generated rows, within milliseconds a split, and lets other threads run meanwhile: less than a
+    Spark job costs. A database or a user's own connector may take its time in Python, so they are read by several processes.
+    """
+    return task.connector in ("files", "generator")
 
 
 def output(
