@@ -91,11 +91,11 @@ def prepare(
     free_unused(spark.running)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
-    if needs_spark := uses_spark(stage):
-        spark.begin()  # it gets ready while the task is accepted, joins its group, restores its state and reads
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
+    if needs_spark := uses_spark(stage):
+        spark.begin()  # it gets ready while the task is accepted, joins its group, restores its state and reads
     folder = code_cache / "state"
     return assemble(
         settings,

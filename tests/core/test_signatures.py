@@ -33,6 +33,8 @@ from sardonyx.job.load import load
 from sardonyx.job.signatures import check_signed, new_key, public_keys, signed
 from sardonyx.runtime.settings import load_settings
 from sardonyx.runtime.settings_sections import PeerSettings
+from spark_tasks.on_demand import SparkOnDemand
+from tests.waiting import until
 
 CODE = """
 from os import system
@@ -262,18 +264,23 @@ def test_a_peer_prepares_no_task_whose_code_is_not_signed(
     monkeypatch.setattr(preparation, "assemble", lambda *given, **_: built.append(given))
     settings = load_settings(peer={"signers": [public]})
 
+    started: list[object] = []
+    spark = SparkOnDemand(object, started.append)  # type: ignore[arg-type]
+
     def prepare() -> None:
-        preparation.prepare(settings, nodes, None, "p", Assignment(1, "j-1", "work", 0), tmp_path / "cache")  # type: ignore[arg-type]
+        preparation.prepare(settings, nodes, spark, "p", Assignment(1, "j-1", "work", 0), tmp_path / "cache")
 
     if way == "signed":
         prepare()
         assert len(built) == 1
         assert (tmp_path / "ran").exists()
+        until(lambda: started, what="Spark to start")
         return
     with pytest.raises(SetupError) as caught:
         prepare()
     assert caught.value.code == "SX-PEER-SIGNATURE"
     assert not built
+    assert not started
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "cache").exists()
 

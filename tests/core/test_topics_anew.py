@@ -22,6 +22,7 @@ from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.replaying import Offsets
 from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.runtime.settings import load_settings
+from spark_tasks.on_demand import SparkOnDemand
 
 ORDERS = TaskSpec(name="orders", type="input", connector="kafka", options={"topic": "shop.orders"})
 BILLS = TaskSpec(name="bills", type="input", connector="kafka", options={"topic": "shop.bills"})
@@ -75,7 +76,8 @@ def prepared(folder: Path) -> Any:
         }
     )
     assignment = Assignment(1, "j-1", "orders-out", 0)
-    return preparation.prepare(load_settings(), nodes, None, "p", assignment, folder)  # type: ignore[arg-type]
+    no_spark = SparkOnDemand(object)  # type: ignore[arg-type]
+    return preparation.prepare(load_settings(), nodes, no_spark, "p", assignment, folder)
 
 
 @pytest.mark.parametrize("now", ["A", "anew", "gone"])
