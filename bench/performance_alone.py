@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller
 from performance_watch import PRODUCT, daemons
+from performance_windows import window_job
 
 from sardonyx import Job, blackhole, generator
 from sardonyx.job.load import load_job
@@ -24,7 +25,9 @@ ROWS = 200_000
 
 
 def session(track: Track, runs: int) -> list[Row]:
-    """From nothing to the end of a small job, beside the start of a Spark session."""
+    """From nothing to the end of a small job, beside the start of a Spark session: with a function, and of windows without one,
+    for which no Spark starts.
+    """
     bare = (
         "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count(); "
         "print('done', flush=True)"
@@ -42,12 +45,27 @@ def session(track: Track, runs: int) -> list[Row]:
     row = Row(
         "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
     )
+    windows = Row(
+        "the same, windows without a function", "start of a bare Spark session, with a first job", 1, unit="s"
+    )
     with smaller(track, 10_000) as small:
+
+        def counted() -> float:
+            target = small.target()
+            began = time.time()
+            with small.cluster() as client:
+                view = client.submit(load_job(window_job(small.source, target, "key"))).await_completion(900)
+                ended = time.time()
+            assert view.task("work").rows_in == small.records, view
+            return ended - began
+
         for _ in range(runs):
-            row.theirs.append(started())
-            row.ours.append(small.ours(filter_job, 0.9).took)
-            row.ratios.append(row.theirs[-1] / row.ours[-1])
-    return [row]
+            theirs = started()
+            for each, ours in ((row, small.ours(filter_job, 0.9).took), (windows, counted())):
+                each.theirs.append(theirs)
+                each.ours.append(ours)
+                each.ratios.append(theirs / ours)
+    return [row, windows]
 
 
 def link(track: Track, runs: int) -> list[Row]:
