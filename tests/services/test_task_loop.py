@@ -33,6 +33,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.zookeeper.session import ZooKeeperSession
+from spark_tasks.on_demand import SparkOnDemand
 from tests.proxy import Proxy
 from tests.services.crew import Crew
 from tests.waiting import until
@@ -87,7 +88,7 @@ class Stand:
     def __init__(
         self,
         settings: Settings,
-        spark: SparkSession,
+        spark: SparkOnDemand,
         folder: Path,
         rate: float | None = None,
         output: TaskSpec | None = None,
@@ -183,7 +184,7 @@ def build(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Stand]]
     DOORS.__init__()  # type: ignore[misc]
 
     def one(settings: Settings, rate: float | None = None, output: TaskSpec | None = None) -> Stand:
-        made.append(Stand(settings, spark, tmp_path, rate, output))
+        made.append(Stand(settings, SparkOnDemand(lambda: spark), tmp_path, rate, output))
         return made[-1]
 
     yield one
