@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
 from queues import block
 from queues.batch import Batch
+from queues.batch_growth import MOST_ROWS
 from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_split
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.column_types import UnfitTypes, together
@@ -157,6 +159,16 @@ class PreparedTask:
     def unread_rows(self) -> UnreadRows:
         """Return what asks how many rows are unread on the links that have bounds."""
         return unread_rows.UnreadRows(self.settings, self.assignment.job, self.stage, self.readers, self.facts)
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a batch has at most where much is unread. 0: no more than others, since the user has said how many.
+
+        Otherwise one batch could fill a queue far over its bound, since a task looks at the queue before the batch.
+        """
+        if self.stage.task.batch_size is not msgspec.UNSET:
+            return 0
+        return min([MOST_ROWS, *(bound // 4 for bound in self.bounds.values())])
 
     @property
     def group(self) -> str:

@@ -67,6 +67,7 @@ class Reader(Reading):
         batch_rows: number of rows to assume for a message of unknown size.
         timed: the job has clocks, or keeps its lineage.
         lineage: it keeps its lineage.
+        most_rows: rows that a batch has at most where much is unread.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
         runtime: time.
@@ -84,9 +85,10 @@ class Reader(Reading):
         *,
         timed: bool = False,
         lineage: bool = False,
+        most_rows: int = 0,
         runtime: Runtime = REAL,
     ) -> None:
-        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
+        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, most_rows=most_rows, runtime=runtime)
         self._settings = settings
         self._name = group
         self._recover = recover
@@ -149,6 +151,7 @@ class Reader(Reading):
     def rewind(self) -> None:
         """Drop everything since the last commit, so that the reader reads it again."""
         self._buffer.clear()
+        self._growth.restart()
         for partition, held in self._held.items():
             held.rewind()
             if held.past_end:
