@@ -41,7 +41,7 @@ from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
 from sardonyx.state.times import NOT_KNOWN, InForce
-from spark_tasks.applied import Applied, Function
+from spark_tasks.applied import Applied, Function, NoFunction
 
 if TYPE_CHECKING:
     from queues import audit, group_clocks, topic_ids, totals, unread_rows
@@ -269,15 +269,14 @@ class PreparedTask:
         if within is not None:
             parts |= {"function": within.worked, "spark": within.waited}
             if within.worked:
-                self._after_function()
+                self._after_spark(sum(sum(map(len, messages)) for messages in batch.messages.values()))
         elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
         clock.share_out("state", parts, rest="state")
         applied = Applied(planned.results)
         if planned.results.num_rows:
             with clock("function"):
-                applied = self.function.apply(planned.results)
-                self._after_function()
+                applied = self._apply(planned.results)
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         aggregates = self.stage.task.window is not None and bool(self.stage.task.window.aggregate)
         table, refused = self.refused.left_out(_table(applied, planned.results.schema), planned.origins)
@@ -332,7 +331,7 @@ class PreparedTask:
             read = self.function.read_and_apply(self.source, splits, self.runtime.wall())
             if read is None:
                 return None
-            self._after_function()
+            self._after_spark(0 if read.applied.table is None else read.applied.table.nbytes)
         applied = read.applied
         clock.share_out("function", {"decode": read.seconds, "function": applied.worked}, rest="spark")
         provenance = Provenance()
@@ -348,8 +347,7 @@ class PreparedTask:
             self.hooks.before_batch(rows_in)
         if rows.table.num_rows:
             with clock("function"):
-                applied = self.function.apply(rows.table, traced=rows.in_force.of_rows is not None)
-                self._after_function()
+                applied = self._apply(rows.table, traced=rows.in_force.of_rows is not None)
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         failed = [*rows.unread, *unfit(applied, rows.provenance)]
         table = _table(applied, rows.table.schema)
@@ -370,8 +368,15 @@ class PreparedTask:
         given = rows.table if stay.all() else rows.table.filter(pa.array(stay))
         return known.of(stay) if have_same_times(given, table, spec) else known._replace(of_rows=None)
 
-    def _after_function(self) -> None:
-        if self.spark is not None and gc_policy.after_batch():
+    def _apply(self, table: pa.Table, *, traced: bool = False) -> Applied:
+        applied = self.function.apply(table, traced=traced)
+        if not isinstance(self.function, NoFunction):
+            self._after_spark(table.nbytes + (0 if applied.table is None else applied.table.nbytes))
+        return applied
+
+    def _after_spark(self, size: int) -> None:
+        """A Spark job is done, in which so many bytes took part."""
+        if self.spark is not None and gc_policy.after_batch(size):
             workarounds.forget_sockets(self.spark)
 
     def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:
