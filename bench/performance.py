@@ -321,6 +321,8 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
 }
 ALONE = {"graph"}
 """Parts that need no services."""
+RECORDS = dict.fromkeys(("topic", "window"), 4_000_000)
+"""Of parts with more than others: what others compile while they run is compiled then, and the span that counts is no second."""
 LONG = {"backpressure"}
 """Parts that run only when they are named."""
 BESIDE: dict[str, tuple[str, ...]] = {
@@ -381,7 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Sardonyx beside what one would pick instead.")
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=[name for name in PARTS if name not in LONG])
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--records", type=int, help=f"1,000,000; {RECORDS['topic']:,} of {' and '.join(RECORDS)}")
     parser.add_argument("--memory-records", type=int, default=10_000_000, help="of the part memory")
     parser.add_argument("--minutes", type=float, default=10, help="of the part backpressure")
     parser.add_argument("--peers", type=int, default=2, help="virtual peers, in one daemon")
@@ -394,10 +396,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     beside = {name for part in args.part for name in BESIDE.get(part, ())}
     for name in sorted(beside):
         environment(name)
+    sizes = {part: args.records or RECORDS.get(part, 1_000_000) for part in args.part}
     with contextlib.ExitStack() as held:
-        track = None if set(args.part) <= ALONE else held.enter_context(laid_out(args.records, args.peers, beside))
+        laid = held.enter_context(laid_out(sizes[args.part[0]], args.peers, beside)) if set(args.part) - ALONE else None
+        tracks = {} if laid is None else {laid.records: laid}
         for part in args.part:
-            found = parts[part](track, args.runs)  # type: ignore[arg-type]  # None: it needs none
+            size = sizes[part]
+            if laid is not None and size not in tracks:
+                tracks[size] = held.enter_context(smaller(laid, size))
+            found = parts[part](tracks.get(size), args.runs)  # type: ignore[arg-type]  # None: it needs none
             keep(found)  # each by itself: an hour's figures do not go with the part that fails
             rows += found
     print()

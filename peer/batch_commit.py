@@ -182,6 +182,7 @@ class BatchCommit:
         job, task = self._work.assignment.job, self._work.stage.name
         rows_out, dead = result.table.num_rows, len(result.letters)
         if result.rows_in or rows_out:
+            self._session.reader.made(batch, rows_out, result.size)
             with self._clock("publish"):
                 for sink in self._work.sinks:
                     sink.committed()

@@ -45,6 +45,12 @@ class Result:
     planned: Planned | None = None
     """What the task's shards have made of the batch, if it has state."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it has in memory, with what is written beside it: dead letters and changes of a state."""
+        beside = [*self.letters, *(() if self.planned is None else self.planned.messages)]
+        return int(self.table.nbytes) + sum(len(message.value or b"") for message in beside)
+
 
 def positions_after(
     stage: Stage,

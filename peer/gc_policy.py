@@ -1,9 +1,10 @@
-"""When a peer daemon's process collects garbage: at the end of batches, not whenever it has made many objects.
+"""When a peer daemon's process collects garbage: now and then after Spark jobs, not whenever it has made many objects.
 
 A batch consists of tens of thousands of objects, and the batches of several peers wait in memory together. Python's
-default policy scans all of them again and again, which took a fifth of the processor. The process must still collect.
-Spark's JVM keeps what py4j refers to, including whole batches, until Python frees the py4j object. Those objects are in
-reference cycles.
+default policy scans all of them again and again, which took a fifth of the processor; to scan after each batch took a tenth.
+Nearly all of them are in no cycle, so they go when the last reference does. The process must still collect. Spark's JVM keeps
+what py4j refers to, including whole batches, until Python frees the py4j object. Those objects are in reference cycles. So
+what bounds the JVM's memory is how many bytes batches have had since the last collection, and for how long a small one waits.
 
 What a process has freed, its allocators keep for later. After a fault the peers that remain work off larger batches, at
 once and in many threads, so what they keep grew from fault to fault: by 94 MiB in an hour. So the process tells the C
@@ -21,8 +22,12 @@ import time
 _BY_ITSELF = (100_000, 20, 100)
 """Thresholds for Python's automatic collection, as ``gc.set_threshold`` takes them."""
 
-_ALL = 5.0
-"""Seconds between full collections. Each batch collects only the objects made since the batch before it."""
+_SECONDS = 5.0
+"""Seconds between two collections, as long as Spark jobs run. Each is of all objects: what a batch has left has often outlived
+a collection that Python made by itself in the meantime."""
+
+_BYTES = 128 * 2**20
+"""Bytes of batches after which there is one earlier: the JVM may still hold them all."""
 
 _GIVE_BACK = 60.0
 """Seconds between two times that free memory is given back: seldom, since what is needed again soon costs page faults."""
@@ -41,6 +46,8 @@ _MALLOC = (
 """What we tell glibc: the environment variable with which users choose, the parameter's number in malloc.h, its value."""
 
 _last = time.monotonic()
+_bytes = 0
+"""Of batches since then."""
 
 
 def keep_little() -> None:
@@ -69,16 +76,19 @@ def seldom() -> None:
     gc.set_threshold(*_BY_ITSELF)
 
 
-def after_batch() -> bool:
-    """Collect after Spark has processed a batch; any thread may call it. Returns whether this was a full collection."""
-    global _last  # noqa: PLW0603 - there is one collector in a process
+def after_batch(size: int) -> bool:
+    """Collect, if it is time, after Spark has processed a batch of so many bytes; any thread may call it. Returns whether it did.
+
+    Two threads at once may count a batch of one of them only.
+    """
+    global _last, _bytes  # noqa: PLW0603 - there is one collector in a process
     now = time.monotonic()
-    if now - _last > _ALL:
-        _last = now
-        gc.collect()
-        return True
-    gc.collect(0)
-    return False
+    _bytes += size
+    if _bytes < _BYTES and now - _last < _SECONDS:
+        return False
+    _last, _bytes = now, 0
+    gc.collect()
+    return True
 
 
 def give_back() -> bool:

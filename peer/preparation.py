@@ -276,7 +276,7 @@ def _sinks(
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
             reader = graph.stage(link.target)
-            rows = reader.task.batch_size  # else its small batch_size has no effect on large blocks
+            rows = reader.task.rows_per_batch  # else its small batch_size has no effect on large blocks
             leaves_out = reader.isolates and not stateful(reader.task)
             sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
             yield LinkSink(link, *sizes, leaves_out=leaves_out)

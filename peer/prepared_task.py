@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic
 from queues import block
 from queues.batch import Batch
+from queues.batch_growth import MOST_ROWS
 from sardonyx.connectors import registry
 from sardonyx.connectors.base import PositionsMoved, Split, SplitInput, read_split
 from sardonyx.core.clocks import NEVER, SourceClock
@@ -40,7 +42,7 @@ from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.lazy import lazy_module
 from sardonyx.runtime.settings import Settings
 from sardonyx.state.times import NOT_KNOWN, InForce
-from spark_tasks.applied import Applied, Function
+from spark_tasks.applied import Applied, Function, NoFunction
 
 if TYPE_CHECKING:
     from queues import audit, group_clocks, topic_ids, totals, unread_rows
@@ -158,6 +160,16 @@ class PreparedTask:
         return unread_rows.UnreadRows(self.settings, self.assignment.job, self.stage, self.readers, self.facts)
 
     @property
+    def most_rows(self) -> int:
+        """How many rows a batch has at most where much is unread. 0: no more than others, since the user has said how many.
+
+        Otherwise one batch could fill a queue far over its bound, since a task looks at the queue before the batch.
+        """
+        if self.stage.task.batch_size is not msgspec.UNSET:
+            return 0
+        return min([MOST_ROWS, *(bound // 4 for bound in self.bounds.values())])
+
+    @property
     def group(self) -> str:
         return self.stage.group(self.settings.deployment, self.assignment.job)
 
@@ -252,15 +264,14 @@ class PreparedTask:
         if within is not None:
             parts |= {"function": within.worked, "spark": within.waited}
             if within.worked:
-                self._after_function()
+                self._after_spark(sum(sum(map(len, messages)) for messages in batch.messages.values()))
         elif rows_in and self.hooks is not None:
             self.hooks.before_batch(rows_in)
         clock.share_out("state", parts, rest="state")
         applied = Applied(planned.results)
         if planned.results.num_rows:
             with clock("function"):
-                applied = self.function.apply(planned.results)
-                self._after_function()
+                applied = self._apply(planned.results)
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         aggregates = self.stage.task.window is not None and bool(self.stage.task.window.aggregate)
         table, refused = self.refused.left_out(_table(applied, planned.results.schema), planned.origins)
@@ -315,7 +326,7 @@ class PreparedTask:
             read = self.function.read_and_apply(self.source, splits, self.runtime.wall())
             if read is None:
                 return None
-            self._after_function()
+            self._after_spark(0 if read.applied.table is None else read.applied.table.nbytes)
         applied = read.applied
         clock.share_out("function", {"decode": read.seconds, "function": applied.worked}, rest="spark")
         provenance = Provenance()
@@ -331,8 +342,7 @@ class PreparedTask:
             self.hooks.before_batch(rows_in)
         if rows.table.num_rows:
             with clock("function"):
-                applied = self.function.apply(rows.table, traced=rows.in_force.of_rows is not None)
-                self._after_function()
+                applied = self._apply(rows.table, traced=rows.in_force.of_rows is not None)
             clock.share_out("function", {"function": applied.worked}, rest="spark")
         failed = [*rows.unread, *unfit(applied, rows.provenance)]
         table = _table(applied, rows.table.schema)
@@ -353,9 +363,16 @@ class PreparedTask:
         given = rows.table if stay.all() else rows.table.filter(pa.array(stay))
         return known.of(stay) if have_same_times(given, table, spec) else known._replace(of_rows=None)
 
-    def _after_function(self) -> None:
+    def _apply(self, table: pa.Table, *, traced: bool = False) -> Applied:
+        applied = self.function.apply(table, traced=traced)
+        if not isinstance(self.function, NoFunction):
+            self._after_spark(table.nbytes + (0 if applied.table is None else applied.table.nbytes))
+        return applied
+
+    def _after_spark(self, size: int) -> None:
+        """A Spark job is done, in which so many bytes took part."""
         used = None if self.spark is None else self.spark.used
-        if used is not None and gc_policy.after_batch():
+        if used is not None and gc_policy.after_batch(size):
             workarounds.forget_sockets(used)
 
     def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:

@@ -54,10 +54,11 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         work.member,
         links,
         elect,
-        work.stage.task.batch_size,
+        work.stage.task.rows_per_batch,
         recover,
         timed=work.timed,
         lineage=work.sources is not None,
+        most_rows=work.most_rows,
     )
     try:
         clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None

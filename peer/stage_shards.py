@@ -75,7 +75,7 @@ def shards_of(
         truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None)
     else:
         return None
-    most = stage.task.batch_size
+    most = stage.task.rows_per_batch
     operator: Operator
     if stage.task.keyed is not None:
         keyed = cast("KeyedFunctions", within)

@@ -2,9 +2,9 @@
 
 A batch goes through eight steps, numbered as in :meth:`TaskLoop.step`:
 
-1. Read what is there, up to ``batch_size`` rows, with positions per partition. If there are fewer, a batch begins no sooner
-   than ``batch_timeout`` after the one before it. None begins while a queue that the task writes is full
-   (:mod:`peer.back_pressure`).
+1. Read what is there, up to ``batch_size`` rows, or more where much is unread (:mod:`queues.batch_growth`), with positions per
+   partition. If there are fewer, a batch begins no sooner than ``batch_timeout`` after the one before it. None begins while a
+   queue that the task writes is full (:mod:`peer.back_pressure`).
 2. Take out the sentinels; vote on each, then drop or keep it.
 3. Check that ZooKeeper is connected, that the state node still grants this assignment, and that the group still gives us the
    partitions. If not, drop the batch.
@@ -98,7 +98,7 @@ class TaskLoop:
         self._roller = Roller(self.session)
         self._pressure = BackPressure(work, zk)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
-        self._batch_size = work.stage.task.batch_size
+        self._batch_size = work.stage.task.rows_per_batch
         self._idle_since = time.monotonic()
         self._busy = Busy(self._job, self._task)
         store = self.session.store

@@ -94,6 +94,8 @@ class Chunk:
     messages: list[Message] = field(default_factory=list)
     rows: int = 0
     """Rows in all messages. If there are several messages, each holds one row."""
+    size: int = 0
+    """Bytes that they take in memory, as far as it is known before they are decoded."""
     sentinel: tuple[int, str] | None = None
     """Its offset and uuid."""
     stopped: bool = False
@@ -305,4 +307,5 @@ def assigned(
 def split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk]:
     """The first ``count`` records of a chunk that holds more, and the rest."""
     head, tail = chunk.messages[:count], chunk.messages[count:]
-    return Chunk(chunk.partition, head, len(head)), Chunk(chunk.partition, tail, len(tail))
+    size = chunk.size * count // len(chunk.messages)
+    return Chunk(chunk.partition, head, count, size), Chunk(chunk.partition, tail, len(tail), chunk.size - size)

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from queues.batch import Chunk, split
+from queues.batch_growth import MOST_BYTES, PER_RECORD
+from queues.block import TARGET_BYTES
 from queues.messages import (
     BARRIER_HEADER,
     CHAIN_HEADER,
@@ -31,6 +33,8 @@ class ReadBuffer:
         self._chunks: deque[Chunk] = deque()
         self.rows = 0
         """Rows in all chunks."""
+        self.size = 0
+        """Bytes of all chunks."""
         self.mixed = False
         """Whether the last batch left something here that has come over more or fewer feedback links."""
         self.is_patient = True
@@ -48,6 +52,7 @@ class ReadBuffer:
 
     def _count(self, chunk: Chunk, by: int) -> None:
         self.rows += by * chunk.rows
+        self.size += by * chunk.size
         if chunk.is_early:
             self._early[chunk.partition] += by
         if chunk.is_last:
@@ -79,20 +84,26 @@ class ReadBuffer:
         """The partition numbers of its chunks."""
         return {chunk.partition.number for chunk in self._chunks}
 
-    def take(self, size: int, number: int | None = None) -> list[Chunk]:
-        """Remove chunks of about ``size`` rows from the front. ``number``: only those of partitions with this number.
+    def take(self, size: int, number: int | None = None, most: int | None = None) -> list[Chunk]:
+        """Remove chunks of about ``size`` rows from the front.
+
+        Args:
+            size: rows from which on nothing waits for more.
+            number: only chunks of partitions with this number.
+            most: rows to take at most; None: ``size``.
 
         All rows have come over equally many feedback links. What has come over more or less waits, with all that comes after it
         in its partition. So does what is of a superstep of which markers are still to come.
         """
         if number is not None:
-            return self._take_of(size, number)
+            return self._take_of(size, number, most)
         taken: list[Chunk] = []
         waiting: list[Chunk] = []
         held_up = self._waiting(size)
+        most = size if most is None else most
         rows, hops = 0, None
         self.mixed = False
-        while self._chunks and rows < size:
+        while self._chunks and rows < most:
             chunk = self._chunks.popleft()
             if chunk.partition in held_up:
                 waiting.append(chunk)
@@ -104,8 +115,8 @@ class ReadBuffer:
                     held_up.add(chunk.partition)
                     waiting.append(chunk)
                     continue
-            if len(chunk.messages) > size - rows:
-                chunk, rest = split(chunk, size - rows)
+            if len(chunk.messages) > most - rows:
+                chunk, rest = split(chunk, most - rows)
                 self._chunks.appendleft(rest)
             rows += chunk.rows
             taken.append(chunk)
@@ -115,10 +126,10 @@ class ReadBuffer:
         self._chunks.extendleft(reversed(waiting))
         return taken
 
-    def _take_of(self, size: int, number: int) -> list[Chunk]:
+    def _take_of(self, size: int, number: int, most: int | None) -> list[Chunk]:
         others = deque(chunk for chunk in self._chunks if chunk.partition.number != number)
         self._chunks = deque(chunk for chunk in self._chunks if chunk.partition.number == number)
-        taken = self.take(size)
+        taken = self.take(size, most=most)
         self._chunks += others
         return taken
 
@@ -138,7 +149,7 @@ class ReadBuffer:
         self._chunks.clear()
         self._early.clear()
         self._last.clear()
-        self.rows = 0
+        self.rows = self.size = 0
         self.mixed = False
 
 
@@ -159,13 +170,14 @@ def runs(messages: list[Message]) -> Iterator[list[Message]]:
         start = end
 
 
-def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
+def chunk_of(partition: Partition, message: Message, unknown: int, *, splits: bool = False) -> Chunk:
     """Make a chunk of one message of a link with sentinels. The headers say what the message is.
 
     Args:
         partition: the partition that the message came from.
         message: the Kafka message.
         unknown: the number of rows to assume if the headers do not give it.
+        splits: the link carries splits: how much one holds is not known before it is read.
     """
     headers = dict(message.headers() or ())
     uuid = headers.get(SENTINEL_HEADER)
@@ -181,8 +193,20 @@ def chunk_of(partition: Partition, message: Message, unknown: int) -> Chunk:
         partition,
         [message],
         int(rows) if rows is not None else unknown,
+        MOST_BYTES if splits else _size_unpacked(message),
         due=due,
         chain=headers.get(CHAIN_HEADER),
         hops=int(headers.get(HOPS_HEADER, 0)),
         barrier=int(barrier) if barrier is not None else None,
     )
+
+
+def size_of(messages: list[Message]) -> int:
+    """Bytes that records take in memory."""
+    keys = 0 if messages[0].key() is None else sum(len(message.key() or b"") for message in messages)
+    return keys + sum(map(len, messages)) + PER_RECORD * len(messages)
+
+
+def _size_unpacked(message: Message) -> int:
+    """Bytes that the rows of a block take, which says only how many it takes itself. Most shrink to more than a tenth."""
+    return max(len(message), min(10 * len(message), TARGET_BYTES))

@@ -10,6 +10,7 @@ The reader is not thread-safe. All its code, rebalance callbacks included, runs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from confluent_kafka import (
 )
 
 from queues import queue_metrics
-from queues.batch import Chunk, HeldPartition, StartingPoint
+from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
 from queues.committed import Recover, committed, partitions_of, starting_points
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.group_watch import GroupWatch
@@ -52,6 +53,9 @@ _UNASKED = 1.0
 """Seconds without a poll after which it is not known whether rows wait at the broker. A loop that works polls many times in a
 second; one that does not was stopped, or its machine was."""
 
+_MEMBER_FOR = 1.0
+"""Seconds for which a reader takes itself for a member of its group, if no rebalance says otherwise. No commit relies on it."""
+
 Rebalance = Callable[[Consumer, list[TopicPartition]], None]
 
 
@@ -67,6 +71,7 @@ class Reader(Reading):
         batch_rows: number of rows to assume for a message of unknown size.
         timed: the job has clocks, or keeps its lineage.
         lineage: it keeps its lineage.
+        most_rows: rows that a batch has at most where much is unread.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
         runtime: time.
@@ -84,15 +89,19 @@ class Reader(Reading):
         *,
         timed: bool = False,
         lineage: bool = False,
+        most_rows: int = 0,
         runtime: Runtime = REAL,
     ) -> None:
-        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
+        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, most_rows=most_rows, runtime=runtime)
         self._settings = settings
         self._name = group
         self._recover = recover
         self._paused = False
         self._polled_at = runtime.now()
         self._closing = False
+        self._is_member = False
+        self._asked_at = -math.inf
+        """What the client has answered, and when; False: it is to be asked."""
         self._failure: Exception | None = None
         """What a rebalance callback failed with, until :meth:`poll` raises it."""
         self._transaction_timeout = settings.peer.transaction_timeout
@@ -149,6 +158,7 @@ class Reader(Reading):
     def rewind(self) -> None:
         """Drop everything since the last commit, so that the reader reads it again."""
         self._buffer.clear()
+        self._growth.restart()
         for partition, held in self._held.items():
             held.rewind()
             if held.past_end:
@@ -161,8 +171,19 @@ class Reader(Reading):
 
     @property
     def member(self) -> bool:
-        """Whether the group has this reader as a member: false before its first answer, and after it removed us."""
-        return bool(self._consumer.memberid())
+        """Whether the group has this reader as a member: false before its first answer, and after it removed us.
+
+        While it is one, the client is asked anew only after each rebalance, and each second: it answers on a thread of its own,
+        which took a tenth of the time of a task that waits for rows.
+        """
+        now = self._runtime.now()
+        if not self._is_member or now - self._asked_at > _MEMBER_FOR:
+            self._is_member, self._asked_at = bool(self._consumer.memberid()), now
+        return self._is_member
+
+    def holds(self, batch: Batch) -> bool:
+        self._is_member = False  # asked anew: what it answers is checked before a commit
+        return super().holds(batch)
 
     @property
     def rows_ahead(self) -> int:
@@ -225,7 +246,8 @@ class Reader(Reading):
             ReaderLost: the reader is not in the group, so the broker could not fence its transaction.
         """
         metadata = self._consumer.consumer_group_metadata()
-        if not self.member:  # check it after the call: membership could end between check and call
+        self._is_member = bool(self._consumer.memberid())  # after the call: membership could end between check and call
+        if not self._is_member:
             raise ReaderLost("not a member of the group")
         return metadata
 
@@ -337,6 +359,7 @@ class Reader(Reading):
         """
 
         def called(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            self._is_member = False  # the client is to be asked
             try:
                 if not self._closing:
                     queue_metrics.REBALANCES.add(kind=kind)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint, assigned
+from queues.batch_growth import BatchGrowth
 from queues.losses import hear
 from queues.messages import without_markers
-from queues.read_buffer import ReadBuffer, chunk_of
+from queues.read_buffer import ReadBuffer, chunk_of, size_of
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.front_text import read_front
@@ -46,6 +47,7 @@ class Reading:
         batch_rows: number of rows to assume for a message of unknown size.
         timed: the job has clocks, or keeps its lineage.
         lineage: it keeps its lineage.
+        most_rows: rows that a batch has at most where much is unread; 0: no more than where little is.
         runtime: time.
     """
 
@@ -57,6 +59,7 @@ class Reading:
         *,
         timed: bool = False,
         lineage: bool = False,
+        most_rows: int = 0,
         runtime: Runtime = REAL,
     ) -> None:
         self._links = {link.topic: (link, facts) for link, facts in links.values()}
@@ -70,6 +73,7 @@ class Reading:
         self._runtime = runtime
         self._held: dict[Partition, HeldPartition] = {}
         self._buffer = ReadBuffer()
+        self._growth = BatchGrowth(most_rows)
         self._cut_at = runtime.now()
         """When the last batch with rows began; before the first, when reading began."""
         self._turn = -1
@@ -111,7 +115,7 @@ class Reading:
         return {partition: held.start for partition, held in self._held.items() if held.start.behind}
 
     def cut(self, size: int, number: int | None = None) -> Batch:
-        """Take about ``size`` rows from the buffer, and evaluate the sentinels among them.
+        """Take about ``size`` rows from the buffer, or more if much is unread, and evaluate the sentinels among them.
 
         ``number``: the batch is only of the partitions with this number; None: of all.
 
@@ -121,10 +125,12 @@ class Reading:
             InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
         """
         batch = Batch()
+        passed = self._runtime.now() - self._cut_at
+        most = self._growth.next(size, self._buffer.rows, self._buffer.size, passed)
         if self._buffer.rows and (number is None or number <= self._turn):
             self._cut_at = self._runtime.now()
         self._turn = -1 if number is None else number
-        for chunk in self._buffer.take(size, number):
+        for chunk in self._buffer.take(size, number, most):
             self._sift(chunk, batch)
         for partition, held in self._held.items():
             if number is not None and partition.number != number:
@@ -154,6 +160,10 @@ class Reading:
             partition in self._held and self._held[partition].incarnation == incarnation
             for partition, incarnation in batch.incarnations.items()
         )
+
+    def made(self, batch: Batch, results: int, size: int) -> None:
+        """A batch has made so many results, of so many bytes: how many rows the next one takes depends on it, too."""
+        self._growth.made(sum(batch.rows.values()), results, size)
 
     def committed(self, positions: Mapping[Partition, Position]) -> None:
         """Record that the transaction with these positions has committed."""
@@ -240,7 +250,7 @@ class Reading:
 
     @property
     def _full(self) -> bool:
-        return self._buffer.rows >= 2 * self._batch_rows
+        return self._growth.is_enough(self._batch_rows, self._buffer.rows, self._buffer.size)
 
     def _take_records(self, partition: Partition, messages: list[Message]) -> None:
         held = self._held.get(partition)
@@ -250,7 +260,8 @@ class Reading:
         held.quiet_since = None
         link, facts = self._links[partition.topic]
         if link.has_sentinels:
-            chunks = [chunk_of(partition, message, self._batch_rows) for message in messages]
+            splits = link.kind == "splits"
+            chunks = [chunk_of(partition, message, self._batch_rows, splits=splits) for message in messages]
             if link.source == link.target:
                 for chunk in chunks:
                     if chunk.messages:
@@ -266,7 +277,7 @@ class Reading:
                 messages = messages[: bisect_left(messages, end, key=_offset)]
                 held.past_end = True
                 self._past_end(partition)
-            chunks = [Chunk(partition, messages, len(messages))] if messages else []
+            chunks = [Chunk(partition, messages, len(messages), size_of(messages))] if messages else []
             if held.past_end:
                 chunks.append(Chunk(partition, end=end))
         for chunk in chunks:

@@ -90,7 +90,7 @@ def scale(
         typer.Option("--min-peers", metavar="N", help="Of a task: it begins only when so many peers are free for it."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", help="Of a task: how many rows a batch aims at.")
+        int | None, typer.Option("--batch-size", metavar="N", help="Of a task: how many rows a batch has at most.")
     ] = None,
     partitions: Annotated[
         int | None,

@@ -69,7 +69,7 @@ class Scales:
             task: a task that peers work on by itself: none that runs in the batches of another one, and no topic in place.
             min_peers: the task begins only when so many peers are free for it.
             max_peers: at most so many peers at a time; 0: as many as there are partitions.
-            batch_size: how many rows a batch aims at.
+            batch_size: how many rows a batch has at most.
             timeout: how long to wait until no peer works by the old numbers; None: without limit.
 
         Returns:

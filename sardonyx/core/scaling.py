@@ -31,7 +31,7 @@ def scaled(
         task: the task.
         min_peers: it begins only when so many peers are free for it.
         max_peers: at most so many peers at a time; 0: as many as there are partitions.
-        batch_size: rows that a batch aims at.
+        batch_size: rows that a batch has at most.
         complete: the tasks that are complete.
 
     Raises:

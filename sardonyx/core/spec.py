@@ -24,7 +24,7 @@ TaskType = Literal["input", "function", "output"]
 Consumption = Literal["concurrent", "sequential"]
 
 DEFAULT_BATCH_SIZE = 50_000
-"""Rows a micro-batch aims at: large enough that Spark's floor of about 0.05 s a batch is small beside the work."""
+"""Rows that a batch of a reader that keeps up has at most: Spark's floor of about 0.05 s a batch is small beside the work."""
 
 DEFAULT_BATCH_TIMEOUT = "100 ms"
 """How long a reader waits for a batch to fill once it holds its first row."""
@@ -117,7 +117,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     min_peers: int = 1
     """The task is not begun before so many virtual peers are free for it."""
     max_peers: int | None = None
-    batch_size: int = DEFAULT_BATCH_SIZE
+    batch_size: int | msgspec.UnsetType = msgspec.UNSET
+    """Rows that no batch exceeds. Unset: :data:`DEFAULT_BATCH_SIZE`, and more where much is unread."""
     batch_timeout: str = DEFAULT_BATCH_TIMEOUT
     on_error: OnError = OnError()
     schema: str | None = None
@@ -146,6 +147,11 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     standby: int = 0
     """Of a task with a state: how many other processes keep each shard of it up to date, to take it over at once."""
     doc: str = ""
+
+    @property
+    def rows_per_batch(self) -> int:
+        """How many rows a batch has at most where its reader keeps up."""
+        return DEFAULT_BATCH_SIZE if self.batch_size is msgspec.UNSET else self.batch_size
 
 
 class CycleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -175,6 +175,7 @@ def task_changes(old: TaskSpec, new: TaskSpec) -> Iterator[Change]:
 
 def _changes(field: str, old: Any, new: Any) -> Iterator[Change]:
     """Of two structs, the fields that differ; of two dicts, the values. A database is one value, and so is what a dict holds."""
+    old, new = (None if value is msgspec.UNSET else value for value in (old, new))
     if isinstance(old, msgspec.Struct) and type(old) is type(new) and not field.endswith(".store"):
         for name in old.__struct_fields__:
             yield from _changes(f"{field}.{name}", getattr(old, name), getattr(new, name))

@@ -75,7 +75,7 @@ def _as_read(stage: Stage) -> Stage:
 
 def _reads_alike(reader: Stage, then: Stage, rules: int) -> bool:
     """Whether a writer cuts what it writes alike, and knows what becomes of a row that is too large for the queue."""
-    return reader.task.batch_size == then.task.batch_size and (rules < 4 or reader.isolates == then.isolates)
+    return reader.task.rows_per_batch == then.task.rows_per_batch and (rules < 4 or reader.isolates == then.isolates)
 
 
 def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:

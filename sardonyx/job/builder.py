@@ -15,7 +15,6 @@ from sardonyx.connectors.declarations import Connector
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.plan import JobPlan, plan_of
 from sardonyx.core.spec import (
-    DEFAULT_BATCH_SIZE,
     DEFAULT_BATCH_TIMEOUT,
     DEFAULT_PARTITIONS,
     JobSpec,
@@ -126,7 +125,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         lifecycle: Lifecycle | None = None,
@@ -151,7 +150,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         schema: str | None = None,
@@ -172,7 +171,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
             min_peers: the task begins only when this many virtual peers are free for it.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
             tags: only virtual peers that have all these tags run the task, such as ``["gpu"]``.
-            batch_size: how many rows (not bytes) a batch aims at.
+            batch_size: how many rows (not bytes) a batch has at most. None: 50,000, and more where much is unread.
             batch_timeout: how soon a batch that is not full begins after the one before it began, such as ``"100 ms"``. A row
                 that comes alone waits for no other.
             on_error: what happens to a record that makes ``fn`` raise: ``"fail"``, ``"retry_task"``, ``"skip"`` or
@@ -213,7 +212,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         schema: str | None = None,
@@ -264,7 +263,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         schema: str | None = None,
@@ -301,7 +300,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         group_by: str | Sequence[str] | Function | None = None,
@@ -392,7 +391,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
             given["keyed"]["on_timer"] = self._reference(
                 given["keyed"]["on_timer"], f"task {name!r}: on_timer is a function"
             )
-        entry |= given
+        entry |= {field: value for field, value in given.items() if field != "batch_size" or value is not None}
         words: list[SardonyxError] = []
         entry |= {key: data_of(given[key], words) for key in ("time", "window", "keyed") if key in given}
         self._collect(words, name)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
+from sardonyx.core.spec import DEFAULT_BATCH_TIMEOUT
 from sardonyx.job.collecting import Collecting, collects
 from sardonyx.job.given import require
 from sardonyx.job.windowing import StoreChoice, Windows, store_data
@@ -43,7 +43,7 @@ class Graphs(Collecting):
         store: StoreChoice = "memory",
         max_peers: int = 1,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
     ) -> GraphView:
         """The results of a task as the edges of a graph. Its methods, such as ``pagerank``, add tasks that compute over it.
@@ -70,7 +70,7 @@ class Graphs(Collecting):
             max_peers: more than 1: so many peers may compute together. Vertices are divided among the partitions of the task's
                 queues, and each superstep is committed.
             tags: only virtual peers that have all these tags compute.
-            batch_size: how many rows a batch aims at, of edges and of results.
+            batch_size: how many rows a batch has at most, of edges and of results; None: 50,000, more where much is unread.
             batch_timeout: as for :meth:`task`.
         """
         given: dict[str, Any] = {"graph": name, "source": source, "target": target, "id": id, "directed": directed}

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
+from sardonyx.core.spec import DEFAULT_BATCH_TIMEOUT
 from sardonyx.job.collecting import Collecting, collects
 from sardonyx.job.windowing import StoreChoice, store_data
 
@@ -39,7 +39,7 @@ class Rounds(Collecting):
         state_limit: int | None = None,
         store: StoreChoice = "memory",
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         doc: str = "",
     ) -> Task:
@@ -68,7 +68,7 @@ class Rounds(Collecting):
             state_limit: the most entries of the task's state, which has one for each batch of rows.
             store: where rows are kept until all are there, as for :meth:`graph`.
             tags: only virtual peers that have all these tags work on it.
-            batch_size: how many rows a batch aims at, of rows and of results.
+            batch_size: how many rows a batch has at most, of rows and of results; None: 50,000, more where much is unread.
             batch_timeout: as for :meth:`task`.
             doc: what it does, in a sentence.
         """

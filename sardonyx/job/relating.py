@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sardonyx.core.spec import DEFAULT_BATCH_SIZE, DEFAULT_BATCH_TIMEOUT
+from sardonyx.core.spec import DEFAULT_BATCH_TIMEOUT
 from sardonyx.job.collecting import Collecting, collects
 from sardonyx.job.windowing import Emit, Length, StoreChoice, store_data
 
@@ -46,7 +46,7 @@ class Relations(Collecting):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         lifecycle: Lifecycle | None = None,
@@ -95,7 +95,7 @@ class Relations(Collecting):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         lifecycle: Lifecycle | None = None,
@@ -132,7 +132,7 @@ class Relations(Collecting):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         lifecycle: Lifecycle | None = None,
@@ -167,7 +167,7 @@ class Relations(Collecting):
         min_peers: int = 1,
         max_peers: int | None = None,
         tags: Sequence[str] = (),
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         batch_timeout: str = DEFAULT_BATCH_TIMEOUT,
         on_error: ErrorPolicy = "fail",
         lifecycle: Lifecycle | None = None,

@@ -306,7 +306,7 @@ def _numbers(spec: JobSpec, task: TaskSpec) -> Iterator[SardonyxError]:
         yield wrong("it is sequential, so it runs on one peer at a time, but asks for more", fix)
     if task.standby:
         yield from _standby(task)
-    if task.batch_size < 1:
+    if task.rows_per_batch < 1:
         yield wrong(f"batch_size cannot be {task.batch_size}", "give 1 row or more", "SX-JOB-BATCH")
     try:
         units.seconds(task.batch_timeout)

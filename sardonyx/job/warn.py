@@ -43,10 +43,10 @@ def warnings_of(spec: JobSpec, root: Path) -> list[Failure]:
 
 def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
     for task in spec.catalog:
-        if task.batch_size > MOST_ROWS:
+        if task.rows_per_batch > MOST_ROWS:
             yield Failure(
                 "SX-WARN-BATCH-SIZE",
-                f"task {task.name!r}: batch_size is {task.batch_size:,} rows, which no batch will reach",
+                f"task {task.name!r}: batch_size is {task.rows_per_batch:,} rows, which no batch will reach",
                 cause="batch_size counts rows, not bytes. A batch is one transaction and is held in memory; it ends after "
                 "batch_timeout, and its transaction after peer.transaction_timeout (30 s unless set)",
                 fix=f"give at most {MOST_ROWS:,} rows; to put all rows of a job together, do it where its output is read",

@@ -144,9 +144,10 @@ class TaskRun:
             self.positions,
             links,
             engine.elect,
-            self.stage.task.batch_size,
+            self.stage.task.rows_per_batch,
             timed=work.timed,
             lineage=work.sources is not None,
+            most_rows=work.most_rows,
             runtime=engine.time,
         )
         for link in self.stage.ingress:
@@ -208,7 +209,7 @@ class TaskRun:
 
     def _step(self) -> bool:
         """One batch, as :meth:`peer.task_loop.TaskLoop.step` does it. False: there is nothing to do."""
-        reader, shards, size = self.reader, self.work.shards, self.stage.task.batch_size
+        reader, shards, size = self.reader, self.work.shards, self.stage.task.rows_per_batch
         reader.poll()
         pending = shards.due(reader.incarnations) if shards is not None else set()
         if not pending and reader.batch_due_in(size, 0.0) > 0:
@@ -409,7 +410,7 @@ class Engine:
         for run in self.tasks.values():
             if run.stage.name == source and run.begun:
                 run.work.source = GivenRows.reader()
-        self._write_splits(links[0], GivenRows(table_of(task, rows), task.batch_size).splits())
+        self._write_splits(links[0], GivenRows(table_of(task, rows), task.rows_per_batch).splits())
 
     def end(self, source: str) -> None:
         """An input ends with what was given. If nothing was, it reads its own rows."""

@@ -157,6 +157,7 @@ class MemoryReader(Reading):
         batch_rows: number of rows to assume for a message of unknown size.
         timed: the job has clocks, or keeps its lineage.
         lineage: it keeps its lineage.
+        most_rows: rows that a batch has at most where much is unread.
         runtime: time.
     """
 
@@ -170,9 +171,10 @@ class MemoryReader(Reading):
         *,
         timed: bool,
         lineage: bool = False,
+        most_rows: int = 0,
         runtime: Runtime,
     ) -> None:
-        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, runtime=runtime)
+        super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, most_rows=most_rows, runtime=runtime)
         self._topics = topics
         self._next = {place: self._begin(place, StartingPoint(committed.get(place))) for place in self.everything}
 

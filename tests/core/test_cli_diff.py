@@ -72,7 +72,7 @@ tasks
   ~ price
       function    fn: job:price -> job:price2
       function    params.rates: none -> {"eur": 1.5}
-      settings    batch_size: 50000 -> 10000
+      settings    batch_size: none -> 10000
   ~ tax
       settings    on_error.then: fail -> dead_letter
   ~ write
@@ -105,7 +105,7 @@ def test_that_a_resume_would_be_refused_is_said_before_the_job_is_stopped() -> N
 orders-k3x9qa becomes orders.py: of 4 tasks 3 kept and 1 changed
 tasks
   ~ price
-      settings    batch_size: 50000 -> 9
+      settings    batch_size: none -> 9
       key         group_by: none -> user  (`job change` does not take it; `--resume` does not take it)
 links
   + read.topic  topic orders  (`job change` does not take it; `--resume` does not take it)

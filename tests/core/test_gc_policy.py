@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from peer import gc_policy
+from peer.prepared_task import PreparedTask
+from spark_tasks.applied import Applied, NoFunction
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,25 +29,51 @@ class Held:
 
 
 def test_what_a_batch_leaves_in_cycles_goes_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though so few objects would not make Python look by itself: Spark's JVM keeps a batch as long as its object is there."""
+    """Though so few objects would not make Python look by itself: Spark's JVM keeps a batch as long as its object is there. It
+    waits until batches were large together, or for some seconds: to look after each small one took a tenth of the processor.
+    """
+    now = [1000.0]
+    monkeypatch.setattr(gc_policy, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(gc_policy, "_last", now[0])
+    monkeypatch.setattr(gc_policy, "_bytes", 0)
+
+    def left_behind() -> weakref.ref[Held]:
+        held = Held()
+        gc.collect(0)
+        gc.collect(1)  # it has outlived what Python collects by itself in the meantime
+        return weakref.ref(held)
+
     gc.collect()
     gc.disable()  # nothing by itself, as between two batches of a few large messages
     try:
-        here = weakref.ref(Held())
-        assert here() is not None
-        gc_policy.after_batch()
-        assert here() is None
-
-        grown_old = Held()
-        gc.collect(0)
-        gc.collect(1)
-        old = weakref.ref(grown_old)
-        del grown_old
-        monkeypatch.setattr(gc_policy, "_last", gc_policy._last - 100)
-        gc_policy.after_batch()
+        old = left_behind()
+        assert not any(gc_policy.after_batch(2**20) for _ in range(127))
+        assert old() is not None
+        assert gc_policy.after_batch(2**20), "all of them may still be in the JVM"
         assert old() is None
+
+        old = left_behind()
+        assert not gc_policy.after_batch(2**20)
+        now[0] += 6
+        assert gc_policy.after_batch(10), "however small they are"
+        assert old() is None
+        assert not gc_policy.after_batch(2**20), "and so on"
     finally:
         gc.enable()
+
+
+def test_a_task_that_runs_no_spark_job_collects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows pass, or stay in its state: there is nothing of it in the JVM."""
+    sizes: list[int] = []
+    monkeypatch.setattr(gc_policy, "after_batch", lambda size: sizes.append(size) or False)
+    table = pa.table({"n": list(range(10))})
+    task = SimpleNamespace(spark=object(), function=NoFunction())
+    task._after_spark = partial(PreparedTask._after_spark, task)
+    assert PreparedTask._apply(task, table).table is table
+    assert sizes == []
+    task.function = SimpleNamespace(apply=lambda rows, traced: Applied(rows, worked=traced))
+    PreparedTask._apply(task, table)
+    assert sizes == [2 * table.nbytes]
 
 
 def test_what_is_imported_is_not_looked_at_again() -> None:

@@ -123,7 +123,7 @@ def test_a_job_is_plain_data():
     read, clean, label, write, publish = spec.catalog
     assert (read.type, read.connector, read.fn) == ("input", "files", None)
     assert read.options == {"path": "flights.csv", "format": "csv", "header": True, "schema": "carrier string"}
-    assert (clean.fn, clean.params, clean.batch_size) == (f"{__name__}:on_table", {"limit": 5}, DEFAULT_BATCH_SIZE)
+    assert (clean.fn, clean.params, clean.rows_per_batch) == (f"{__name__}:on_table", {"limit": 5}, DEFAULT_BATCH_SIZE)
     assert (label.max_peers, label.batch_size, label.on_error) == (2, 20_000, OnError(then="skip"))
     assert write.options == {"path": "out", "format": "parquet"}
     assert publish.options == {"topic": "flights-out", "format": "json", "key": "carrier"}

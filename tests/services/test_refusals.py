@@ -212,7 +212,7 @@ class Slot:
 class Reader(MemoryReader):
     def __init__(self, slot: Slot, work: PreparedTask, elect: Callable[[str, str], str]) -> None:
         links = {link.name: (link, work.facts[link.name]) for link in work.stage.ingress}
-        size = work.stage.task.batch_size
+        size = work.stage.task.rows_per_batch
         super().__init__(slot.topics, slot.positions, links, elect, size, timed=False, runtime=REAL)
         self._made = slot, work, elect
 

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import queues.reader
+from queues.lost import ReaderLost
 from queues.reader import Reader
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link
@@ -81,8 +82,15 @@ class Client:
     def assignment(self) -> list[int]:
         return [0]
 
-    def memberid(self) -> str:
-        return "member"
+    asked = 0
+    member: str | None = "member"
+
+    def memberid(self) -> str | None:
+        self.asked += 1
+        return self.member
+
+    def consumer_group_metadata(self) -> bytes:
+        return b"metadata"
 
 
 @pytest.fixture
@@ -200,3 +208,32 @@ def test_assignments_of_two_readers_have_different_numbers(reader: Reader, clien
     client.give(0, 1)
     numbers = [*before.values(), *again.values(), *after.incarnations.values()]
     assert len(set(numbers)) == 6
+
+
+def test_the_client_is_not_asked_at_each_look_whether_the_group_has_the_reader(
+    reader: Reader, client: Client, clock: Clock
+) -> None:
+    """It is after a rebalance, after a second, and always before a commit; and as long as it says no."""
+    assert reader.member
+    client.asked, client.member = 0, None
+    assert all(reader.member for _ in range(100))
+    assert client.asked == 0
+    batch = reader.cut(10)
+    assert not reader.holds(batch)
+    assert not reader.member
+    client.member = "again"
+    assert reader.member, "asked at once"
+    client.member = None
+    with pytest.raises(ReaderLost):
+        reader.group_metadata()
+    assert not reader.member
+    client.member = "again"
+    assert reader.member
+    client.member = None
+    clock.passed += 1.5
+    assert not reader.member
+    client.member = "again"
+    assert reader.member
+    client.member = None
+    client.take(0)
+    assert not reader.member

@@ -241,7 +241,7 @@ class TimedRunner(SimRunner):
                 work.member,
                 links,
                 elect,
-                work.stage.task.batch_size,
+                work.stage.task.rows_per_batch,
                 timed=work.timed,
                 lineage=work.sources is not None,
                 runtime=self.runtime,  # type: ignore[arg-type]
