@@ -67,7 +67,7 @@ def test_a_task_that_runs_no_spark_job_collects_nothing(monkeypatch: pytest.Monk
     sizes: list[int] = []
     monkeypatch.setattr(gc_policy, "after_batch", lambda size: sizes.append(size) or False)
     table = pa.table({"n": list(range(10))})
-    task = SimpleNamespace(spark=object(), function=NoFunction())
+    task = SimpleNamespace(spark=SimpleNamespace(used=object()), function=NoFunction())
     task._after_spark = partial(PreparedTask._after_spark, task)
     assert PreparedTask._apply(task, table).table is table
     assert sizes == []
