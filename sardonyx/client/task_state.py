@@ -16,6 +16,7 @@ from peer.operators import Asked, Stores, WindowOperator
 from queues.key_values import key_readings
 from queues.keys import canonical
 from queues.messages import Logged
+from queues.shown_values import records
 from sardonyx.client.checkpoints import moment, refuse_unknown
 from sardonyx.client.links import links_stand
 from sardonyx.client.views import laid_out
@@ -324,7 +325,7 @@ def _open_windows(
     asked = Asked(number, stores, (), END, END, time.time_ns() // 1000)
     (answer,) = WindowOperator(stage, _ALL).plan([asked])
     results: pa.Table = answer.results
-    for row in results.drop_columns([name for name in _HIDDEN if name in results.column_names]).to_pylist():
+    for row in records(results.drop_columns([name for name in _HIDDEN if name in results.column_names])):
         if wanted is None or _key_of(stage, row) in wanted:
             yield row
 
