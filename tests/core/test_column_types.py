@@ -230,7 +230,7 @@ def test_the_error_names_the_column_and_how_to_declare_it() -> None:
         (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}, False),
     ],
 )
-def test_a_nested_type_is_kept_if_no_value_changes(kind: pa.DataType, given: Any, kept: bool) -> None:  # noqa: FBT001
+def test_a_nested_type_is_kept_if_no_value_changes(kind: pa.DataType, given: Any, kept: bool) -> None:
     """NaN does not equal itself, and yet stays what it is. A whole float does not become an integer."""
     found = to_table([{"v": given}], pa.schema([("v", kind)]))
     assert (found.schema.field("v").type == kind) == kept
