@@ -85,7 +85,7 @@ def unread(message: Any, failure: Failure) -> Failed:
 
 
 def too_large(message: Any) -> Failed | None:
-    """Make a failed record of a message that stands in the place of a row; None: it holds rows. Nobody has kept the row."""
+    """Make a failed record of a message that stands in the place of a row; None: it holds rows. The row itself is not kept."""
     said = dict(message.headers() or ()).get(REFUSED_HEADER)
     if said is None:
         return None

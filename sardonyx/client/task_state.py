@@ -220,7 +220,7 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
     if stage is None or not stateful(stage.task):
         raise SardonyxError(
             "SX-STATE-NONE",
-            f"{task} is no task with state",
+            f"{task} is not a task with state",
             cause=f"of job {spec.name}, {listed(keeping)} keep state"
             if keeping
             else f"no task of job {spec.name} keeps state",
@@ -230,7 +230,7 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
     if store is not None:
         raise SardonyxError(
             "SX-STATE-NONE",
-            f"the state of task {task} is no log in Kafka",
+            f"the state of task {task} is not a log in Kafka",
             cause=f"it is in the database {store.url}",
             fix="read the table sardonyx_state there",
         )

@@ -27,7 +27,7 @@ def latest_batch(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
 
 
 def rules_in_force(zk: ZooKeeperSession) -> int:
-    """The rules by which the log goes on, whoever leads next: no coordinator that does not know them can. 0: the log is empty."""
+    """The rules by which the log goes on: no coordinator can lead that does not know them. 0: the log is empty."""
     found = latest_batch(zk)
     return 0 if found is None else msgspec.json.decode(found[1], type=_Batch).rules
 

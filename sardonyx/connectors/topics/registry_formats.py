@@ -323,7 +323,7 @@ def _is_of_network(error: Exception) -> bool:
 
 def _record(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError("it is no record")
+        raise TypeError("it is not a record")
     return value
 
 
