@@ -34,7 +34,7 @@ from performance_graph import graph
 from performance_join import join
 from performance_keyed import keyed
 from performance_lineage import lineage
-from performance_memory import backpressure, memory
+from performance_memory import memory, slow_task
 from performance_restore import restore, standby
 from performance_scaling import scaling
 from performance_supersteps import durable
@@ -305,7 +305,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "cost": cost,
     "memory": memory,
     "scaling": scaling,
-    "backpressure": backpressure,
+    "slow_task": slow_task,
     "window": window,
     "window-wide": window_wide,
     "keyed": keyed,
@@ -323,7 +323,7 @@ ALONE = {"graph"}
 """Parts that need no services."""
 RECORDS = dict.fromkeys(("topic", "window"), 4_000_000)
 """Of parts with more than others: what others compile while they run is compiled then, and the span that counts is no second."""
-LONG = {"backpressure"}
+LONG = {"slow_task"}
 """Parts that run only when they are named."""
 BESIDE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("topic", "start", "chain", "latency", "trickle"), ("structured_streaming",)),
@@ -385,12 +385,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--records", type=int, help=f"1,000,000; {RECORDS['topic']:,} of {' and '.join(RECORDS)}")
     parser.add_argument("--memory-records", type=int, default=10_000_000, help="of the part memory")
-    parser.add_argument("--minutes", type=float, default=10, help="of the part backpressure")
+    parser.add_argument("--minutes", type=float, default=10, help="of the part slow_task")
     parser.add_argument("--peers", type=int, default=2, help="virtual peers, in one daemon")
     args = parser.parse_args(argv)
     parts = PARTS | {
         "memory": functools.partial(memory, records=args.memory_records),
-        "backpressure": functools.partial(backpressure, minutes=args.minutes),
+        "slow_task": functools.partial(slow_task, minutes=args.minutes),
     }
     rows: list[Row] = []
     beside = {name for part in args.part for name in BESIDE.get(part, ())}

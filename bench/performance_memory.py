@@ -49,10 +49,10 @@ def slow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def backpressure(track: Track, _runs: int, minutes: float = 10) -> list[Row]:
+def slow_task(track: Track, _runs: int, minutes: float = 10) -> list[Row]:
     """Records that come faster than the second of two tasks takes them; the first takes them all. Once."""
     live = dataclasses.replace(track, source=track.target())
-    job = Job("bench-backpressure")
+    job = Job("bench-slow-task")
     read = job.input("read", kafka(live.source, schema=SCHEMA, start="earliest"))
     fast = job.task("fast", kept, after=read)
     job.output("slow", blackhole(), slow, after=fast, batch_size=SLOW_ROWS, max_peers=1)
@@ -66,12 +66,10 @@ def backpressure(track: Track, _runs: int, minutes: float = 10) -> list[Row]:
         handle.kill()
         with contextlib.suppress(SardonyxError):
             handle.await_completion(60)
-    print(f"  backpressure: {told}", flush=True)
+    print(f"  slow_task: {told}", flush=True)
     assert told["fast"] > 10 * told["slow"], "the second task was not the slow one"
     samples = np.array(held.samples)
-    return flat(
-        "backpressure", "behind a fast producer", samples, (samples[:, 0] - samples[0, 0]) / 60, "minutes", told
-    )
+    return flat("slow_task", "behind a fast producer", samples, (samples[:, 0] - samples[0, 0]) / 60, "minutes", told)
 
 
 def await_first(found: Daemons) -> None:

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from peer.provenance import Provenance
 from peer.sinks import FAILED, Sink, taken
-from queues import dead_letters, shown_rows
+from queues import dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.messages import REFUSED_HEADER, Outgoing
+from queues.shown_values import records
 from sardonyx.connectors import json_text
 from sardonyx.core.errors import Failure, FunctionError, InputError, OutputError, SardonyxError
 from sardonyx.core.graph import Stage
@@ -50,7 +51,7 @@ class Failed:
             (only,) = json_text.rows(self.value)
             return only.decode()
         except OutputError:  # JSON cannot represent this type
-            return json.dumps(shown_rows.records(self.value)[0], default=str)
+            return json.dumps(records(self.value)[0], default=str)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def unread(message: Any, failure: Failure) -> Failed:
 
 
 def too_large(message: Any) -> Failed | None:
-    """Make a failed record of a message that stands in the place of a row; None: it holds rows. Nobody has kept the row."""
+    """Make a failed record of a message that stands in the place of a row; None: it holds rows. The row itself is not kept."""
     said = dict(message.headers() or ()).get(REFUSED_HEADER)
     if said is None:
         return None
@@ -160,7 +161,7 @@ def late_letters(stage: Stage, late: pa.Table | None, prefix: str, origins: Prov
     ordinal = any(link.row_time is not None and link.row_time.ordinal for link in stage.ingress)
     about = [name for name in late.column_names if name.startswith(prefix)]
     rows = late.drop_columns(about)
-    for index, found in enumerate(late.select(about).to_pylist()):
+    for index, found in enumerate(records(late.select(about))):
         said = {name.removeprefix(prefix): value for name, value in found.items()}
         by = (
             None

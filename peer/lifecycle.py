@@ -72,7 +72,7 @@ class Hooks:
             return given
         raise FunctionError(
             "SX-FN-LIFECYCLE",
-            f"start of lifecycle {self._name} gave something that is no dict",
+            f"start of lifecycle {self._name} gave something that is not a dict",
             cause=f"it gave {shorten(repr(given), 200)}",
             fix="return a dict of further keyword arguments for the task's function, or nothing",
             where=self._where,

@@ -38,7 +38,7 @@ from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.source_fronts import Sources
-from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, stateful, whole_of
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
 from sardonyx.core.state_points import Adopted
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
@@ -277,9 +277,8 @@ def _sinks(
         elif link.kind == "internal" and link != stage.between_shards:
             reader = graph.stage(link.target)
             rows = reader.task.rows_per_batch  # else its small batch_size has no effect on large blocks
-            leaves_out = reader.isolates and not stateful(reader.task)
             sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
-            yield LinkSink(link, *sizes, leaves_out=leaves_out)
+            yield LinkSink(link, *sizes, leaves_out=reader.isolates)
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((link for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)

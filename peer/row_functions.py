@@ -87,7 +87,7 @@ class RowFunction:
         """Build the error for an invalid result of the function."""
         return FunctionError(
             "SX-FN-RESULT",
-            f"{self._named} gave something that is no answer",
+            f"{self._named} gave something that is not an answer",
             cause=cause,
             fix=fix,
             where={"task": self._task, "function": self._reference},

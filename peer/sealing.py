@@ -21,7 +21,7 @@ from sardonyx.core.clocks import END
 from sardonyx.core.events import Completed, Exhausted, encode_event
 from sardonyx.core.positions import Partition, Position, of_inputs, total
 from sardonyx.runtime.failpoints import failpoint
-from sardonyx.zookeeper.candidates import all_know
+from sardonyx.zookeeper.latest_batch import rules_in_force
 from sardonyx.zookeeper.transactions import ENTRY_LIMIT
 from sentinel import rules
 
@@ -32,7 +32,7 @@ _ASK_AGAIN = 0.25
 
 
 _FIRST_RULES = 4
-"""Coordinators that know these rules read rows by edge."""
+"""By these rules, and later ones, the log holds rows by edge."""
 
 _LOOKS = 4
 """Times that the rows of a link may differ from those that were written to it, before that is a loss."""
@@ -158,7 +158,9 @@ class Sealing:
         session, work = self._session, self._session.work
         session.meanwhile(self._seal_sinks)
         counts = total((committed | left).values())
-        if not all_know(session.zk, _FIRST_RULES):  # one of the release before would leave the whole answer aside
+        if (
+            rules_in_force(session.zk) < _FIRST_RULES
+        ):  # a coordinator of the release before would leave the answer aside
             counts = replace(counts, sent=None)
         done = Completed(
             peer=work.peer, assignment=work.assignment.id, counts=counts, positions=of_inputs(work.stage, committed)

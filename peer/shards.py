@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
+from peer.failed_records import Failed, too_large
 from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance, ShardOrigin
 from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
@@ -43,9 +44,6 @@ from sardonyx.state.columns import SLICE, with_columns
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
 from sardonyx.state.times import Times
-
-if TYPE_CHECKING:
-    from peer.failed_records import Failed
 
 log = structlog.get_logger()
 
@@ -241,7 +239,8 @@ class Shards:
         self._is_sound = False
         self.restoring = 0.0
         found = Planned(pa.table({}), None, 0, {}, [], [], Provenance(), Provenance())
-        reads = self._reads(batch, found.rows_in)
+        failed: list[Failed] = []
+        reads = self._reads(batch, found.rows_in, failed)
         now = self._now()
         touched = sorted({partition.number for partition in batch.positions})
         shards = {number: self._shard(number, batch) for number in touched}
@@ -263,7 +262,6 @@ class Shards:
         ]
         results: list[pa.Table] = []
         lates: list[pa.Table] = []
-        failed: list[Failed] = []
         late_rows = 0
         since: dict[int, tuple[int, ...]] = {}
         for each, answer in zip(asked, self._operator.plan(asked), strict=True):
@@ -352,8 +350,9 @@ class Shards:
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]
 
-    def _reads(self, batch: Batch, counts: dict[Partition, int]) -> dict[int, list[Read]]:
-        """The blocks of a batch by partition number, in the order of the log, each with its message.
+    def _reads(self, batch: Batch, counts: dict[Partition, int], failed: list[Failed]) -> dict[int, list[Read]]:
+        """The blocks of a batch by partition number, in the order of the log, each with its message. Rows that were too large for
+        a message are among the failed ones.
 
         Of several links, how their blocks lie to each other is decided by when they were read. There the clock in force is that
         of the shard before the batch.
@@ -365,6 +364,10 @@ class Shards:
             for partition, count in batch.spans.get(link.name, ()):
                 for _ in range(count):
                     message, stated = next(messages), next(clocks)
+                    if (bad := too_large(message)) is not None:
+                        counts[partition] = counts.get(partition, 0) + 1
+                        failed.append(bad)
+                        continue
                     rows, own = self._not_before(*block.decode_clocked(message.value()), link)
                     own = None if own is None else np.maximum(own, stated)
                     alone = len(self._links) == 1

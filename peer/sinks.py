@@ -36,6 +36,7 @@ from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import Bounds
 from sardonyx.runtime.secret_values import unquoted
+from sardonyx.state.columns import SLICE
 from sardonyx.state.times import NOT_KNOWN, InForce, Mask
 
 FAILED = pa.schema(
@@ -251,7 +252,8 @@ class LinkSink:
         if self._windows is not None:
             for partition, part, clocks in self._windows.split(rows, in_force):
                 start = 0
-                for item in block.encode(part, max_rows=self._rows, clocks=clocks):
+                leaves_out = self._leaves_out and SLICE not in part.column_names  # a combined row stands for several
+                for item in block.encode(part, max_rows=self._rows, clocks=clocks, leave_out=leaves_out):
                     yield self._message(item, partition, rows_in(part.slice(start, item.rows)))
                     start += item.rows
         elif self._grouping is None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from queues.shown_values import records
 from sardonyx.core.column_types import together
 from sardonyx.core.errors import OutputError, refuse_newer
 
@@ -89,7 +90,7 @@ def encode(
             middle = start + piece.num_rows // 2
             cuts[:0] = [(start, middle), (middle, stop)]
         else:
-            error = record_too_large(len(value), max_row or max_bytes, piece.to_pylist()[0])
+            error = record_too_large(len(value), max_row or max_bytes, records(piece)[0])
             if not leave_out:
                 raise error
             blocks.append(Block(_NOTHING, 1, error))

@@ -6,9 +6,12 @@ import base64
 import datetime as dt
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
+
+import numpy as np
 
 from queues.keys import canonical
 from sardonyx.core.errors import FunctionError
@@ -21,7 +24,7 @@ def key_values(key: bytes) -> tuple[Any, ...]:
     """Return the values of a key, given its canonical bytes: the opposite of :func:`canonical`.
 
     A number comes back as an ``int`` or a ``float`` if one of them is equal to it, and else as a ``Decimal``. A moment is in UTC.
-    A time with nanoseconds, which Python's types do not hold, comes back as a text in ISO 8601.
+    A time with nanoseconds or outside the years 1 to 9999, which Python's types do not hold, comes back as a text in ISO 8601.
     """
     found: list[Any] = []
     while key:
@@ -44,9 +47,21 @@ def _after_epoch(payload: bytes) -> dt.timedelta:
     return dt.timedelta(microseconds=int(payload) // 1_000)
 
 
+def _date_of(payload: bytes) -> dt.date | str:
+    try:
+        return _DAY + dt.timedelta(days=int(payload))
+    except OverflowError:
+        return str(np.datetime64(int(payload), "D"))
+
+
 def _to_nanosecond(make: Callable[[bytes], dt.datetime | dt.time], zone: str = "") -> Callable[[bytes], Any]:
     def value(payload: bytes) -> dt.datetime | dt.time | str:
-        found, rest = make(payload), int(payload) % 1_000
+        try:
+            found = make(payload)
+        except OverflowError:
+            seconds, left = divmod(int(payload), 1_000_000_000)
+            return f"{np.datetime64(seconds, 's')}.{left:09}{zone}"
+        rest = int(payload) % 1_000
         if not rest:
             return found
         return f"{found.replace(tzinfo=None).isoformat(timespec='microseconds')}{rest:03}{zone}"
@@ -56,8 +71,9 @@ def _to_nanosecond(make: Callable[[bytes], dt.datetime | dt.time], zone: str = "
 
 def _duration_of(payload: bytes) -> dt.timedelta | str:
     count = int(payload)
-    if not count % 1_000:
-        return _after_epoch(payload)
+    with suppress(OverflowError):
+        if not count % 1_000:
+            return _after_epoch(payload)
     seconds, rest = divmod(abs(count), 1_000_000_000)
     return f"{'-' if count < 0 else ''}PT{seconds}.{rest:09}S"
 
@@ -68,7 +84,7 @@ _VALUE_OF: dict[bytes, Callable[[bytes], Any]] = {
     b"#": _number_of,
     b"s": bytes.decode,
     b"x": bytes,
-    b"d": lambda payload: _DAY + dt.timedelta(days=int(payload)),
+    b"d": _date_of,
     b"z": _to_nanosecond(lambda payload: (_EPOCH + _after_epoch(payload)).replace(tzinfo=dt.UTC), "Z"),
     b"t": _to_nanosecond(lambda payload: _EPOCH + _after_epoch(payload)),
     b"h": _to_nanosecond(lambda payload: (_EPOCH + _after_epoch(payload)).time()),
@@ -91,11 +107,31 @@ def key_readings(text: str) -> dict[bytes, str]:
     return found
 
 
+_FAR_TEXT = re.compile(r"((?:0000|[1-9]\d{4,}|-\d{3,})-\d\d-\d\d)(?:(T\d\d:\d\d:\d\d)\.(\d{9})(Z)?)?")
+"""A day or a moment outside the years 1 to 9999, as :func:`key_values` has it."""
 _NANOSECONDS_TEXT = re.compile(r"(.*\.\d{6})(\d{3})(Z|[+-]\d\d:?\d\d)?")
 _DURATION_TEXT = re.compile(r"(-?)P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?")
 _WORDS = {"true": True, "false": False, "null": None}
 _LONGEST = 400
 """Digits of the numbers that a text is read as. The greatest float has 309 before the point."""
+
+
+def _read_date(text: str) -> bytes:
+    found = _FAR_TEXT.fullmatch(text)
+    return canonical(dt.date.fromisoformat(text)) if found is None or found[2] else _tagged(b"d", _units_of(text, "D"))
+
+
+def _read_moment(text: str) -> bytes:
+    found = _FAR_TEXT.fullmatch(text)
+    if found is None or not found[2]:
+        return _read_time(dt.datetime.fromisoformat, text)
+    number = _units_of(found[1] + found[2], "s") * 1_000_000_000 + int(found[3])
+    return _tagged(b"z" if found[4] else b"t", number)
+
+
+def _units_of(text: str, unit: Literal["D", "s"]) -> int:
+    """How many of the units a day or a moment is after 1970, also outside the years that Python has."""
+    return int(np.datetime64(text, unit).astype(np.int64))
 
 
 def _read_time(read: Callable[[str], dt.datetime | dt.time], text: str) -> bytes:
@@ -133,8 +169,8 @@ _READINGS: list[tuple[str, Callable[[str], bytes]]] = [
     ("a float", lambda text: canonical(float(text))),
     ("a decimal", _read_decimal),
     ("a boolean or null", lambda text: canonical(_WORDS[text])),
-    ("a date", lambda text: canonical(dt.date.fromisoformat(text))),
-    ("a timestamp", lambda text: _read_time(dt.datetime.fromisoformat, text)),
+    ("a date", _read_date),
+    ("a timestamp", _read_moment),
     ("a time of day", lambda text: _read_time(dt.time.fromisoformat, text)),
     ("a duration", _read_duration),
     ("a UUID", lambda text: canonical(UUID(text))),

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from queues import block
 from queues.messages import CLOCK_HEADER, ROWS_HEADER, SENTINEL_HEADER, WRITER_HEADER, is_marker
+from queues.shown_values import records
 from sardonyx.core.graph import LinkKind
 from sardonyx.core.text import shorten
 
@@ -79,27 +79,6 @@ def _record(value: bytes | None) -> Any:
         except msgspec.DecodeError:
             pass
     return plain(value)
-
-
-def records(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table. A value that Python does not have, such as a date after 9999, is a text."""
-    columns = [_values(column) for column in table.columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    try:
-        return list(column.to_pylist())
-    except (OverflowError, ValueError, pa.ArrowException):
-        return [shown_value(column, index) for index in range(len(column))]
-
-
-def shown_value(column: pa.Array | pa.ChunkedArray, index: int) -> Any:
-    """A value of a column, or a text of it if Python does not have it."""
-    try:
-        return column[index].as_py()
-    except (OverflowError, ValueError, pa.ArrowException):
-        return " ".join(column.slice(index, 1).to_string().split()).strip("[] ")
 
 
 def plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 EVERY = 0.5
-"""Seconds from one question to the next, as long as somebody wants to know. It is a request for each link, and another one."""
+"""Seconds from one question to the next, as long as a task wants to know. It is a request for each link, and another one."""
 
 _PATIENCE = 10.0
 """Seconds that the broker has to answer."""

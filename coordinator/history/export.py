@@ -323,7 +323,7 @@ class LogFile:
     def _damaged(self, why: str) -> SardonyxError:
         return SardonyxError(
             "SX-LOG-FILE",
-            f"{self._name} is damaged, or is no log that was exported: line {self._number} cannot be read",
+            f"{self._name} is damaged, or is not a log that was exported: line {self._number} cannot be read",
             cause=why,
             fix="export it again with `sardonyx log export -o FILE`, and send it as it is",
             where={"file": self._name, "line": self._number},

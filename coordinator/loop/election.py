@@ -24,7 +24,6 @@ from sardonyx.core.notes import CandidateNote, EpochNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import Signal
 from sardonyx.runtime.failpoints import failpoint
-from sardonyx.zookeeper.candidates import candidates
 from sardonyx.zookeeper.errors import Deposed, OutcomeUnknown, SessionLost, TransactionFailed
 from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check, Operation, SetIf
@@ -215,7 +214,8 @@ class Candidate:
 
 def known_rules(zk: ZooKeeperSession) -> int:
     """The newest rules that all coordinators know which stand for election. Those that are too old to lead do not count."""
-    return min([RULES, *(note.rules for note in candidates(zk) if note.rules >= OLDEST_RULES)])
+    standing = _notes(zk, zk.children(node_paths.ELECTION))
+    return min([RULES, *(note.rules for note in standing if note.rules >= OLDEST_RULES)])
 
 
 def _notes(zk: ZooKeeperSession, names: Iterable[str]) -> list[CandidateNote]:

@@ -18,6 +18,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, SetAside
+from sardonyx.zookeeper.latest_batch import latest_batch
 from sardonyx.zookeeper.transactions import SetIf
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def decode_batch(first: int, data: bytes) -> list[Entry]:
 
 def in_force(zk: ZooKeeperSession) -> InForce:
     """The format of the latest batch, and its rules; also of a log that this release cannot read."""
-    found = _latest_batch(zk)
+    found = latest_batch(zk)
     return InForce() if found is None else _in_force(f"the log at entry {found[0]}", found[1])
 
 
@@ -132,19 +133,9 @@ def _in_force(what: str, data: bytes) -> InForce:
         raise unreadable(what, str(error)) from error
 
 
-def _latest_batch(zk: ZooKeeperSession) -> tuple[int, bytes] | None:
-    """The last node of the log: the number of its first entry, and its data; None if the log is empty."""
-    for bucket in reversed(zk.children(node_paths.LOG)):
-        batches = zk.children(f"{node_paths.LOG}/{bucket}")
-        data = zk.read(f"{node_paths.LOG}/{bucket}/{batches[-1]}") if batches else None
-        if data is not None:
-            return int(batches[-1]), data
-    return None
-
-
 def last(zk: ZooKeeperSession) -> int:
     """The number of the latest entry; 0 if there is none."""
-    found = _latest_batch(zk)
+    found = latest_batch(zk)
     return 0 if found is None else found[0] + len(decode_batch(*found)) - 1
 
 

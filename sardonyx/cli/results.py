@@ -85,10 +85,10 @@ def _look_at_files(task: TaskSpec, output: OutputView) -> None:
 
 def first_rows(files: Sequence[Path], options: dict[str, Any]) -> list[dict[str, Any]]:
     """The first few rows of these files of one format."""
+    from queues.shown_values import records
     from sardonyx.connectors.files.written import rows_in
 
-    rows: list[dict[str, Any]] = rows_in([str(file) for file in files], options).head(FEW).to_pylist()
-    return rows
+    return records(rows_in([str(file) for file in files], options).head(FEW))
 
 
 def _look_at_topic(settings: Settings, output: OutputView) -> None:

@@ -55,7 +55,7 @@ def _scheduler(change: list[str]) -> Scheduler:
     if len(change) != 2 or change[0] != "set" or change[1] not in known:
         raise SardonyxError(
             "SX-CLI-POLICY",
-            f"{' '.join(change)!r} is no change of the policy{near(change[-1], known)}",
+            f"{' '.join(change)!r} is not a change of the policy{near(change[-1], known)}",
             cause="it names no scheduler that there is",
             fix=f"write `sardonyx cluster policy set SCHEDULER`, with one of {', '.join(known)}",
         )

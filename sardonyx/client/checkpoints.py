@@ -127,7 +127,7 @@ def moment(at: datetime | str) -> int:
         found = datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError as error:
         raise SardonyxError(
-            "SX-USAGE", f"{at!r} is no time", cause=str(error), fix="write for example 2026-11-26T10:00:00Z"
+            "SX-USAGE", f"{at!r} is not a time", cause=str(error), fix="write for example 2026-11-26T10:00:00Z"
         ) from error
     found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (found - _EPOCH) // timedelta(microseconds=1)

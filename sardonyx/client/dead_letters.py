@@ -376,7 +376,7 @@ def _record(letter: Letter, value: bytes | None) -> Any:
         return None
     if letter.kind in ("row", "made") and value is not None:
         from queues.dead_letters import row_of
-        from queues.shown_rows import records
+        from queues.shown_values import records
 
         (row,) = records(row_of(value))
         return row

@@ -16,6 +16,7 @@ from peer.operators import Asked, Stores, WindowOperator
 from queues.key_values import key_readings
 from queues.keys import canonical
 from queues.messages import Logged
+from queues.shown_values import records
 from sardonyx.client.checkpoints import moment, refuse_unknown
 from sardonyx.client.links import links_stand
 from sardonyx.client.views import laid_out
@@ -219,7 +220,7 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
     if stage is None or not stateful(stage.task):
         raise SardonyxError(
             "SX-STATE-NONE",
-            f"{task} is no task with state",
+            f"{task} is not a task with state",
             cause=f"of job {spec.name}, {listed(keeping)} keep state"
             if keeping
             else f"no task of job {spec.name} keeps state",
@@ -229,7 +230,7 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
     if store is not None:
         raise SardonyxError(
             "SX-STATE-NONE",
-            f"the state of task {task} is no log in Kafka",
+            f"the state of task {task} is not a log in Kafka",
             cause=f"it is in the database {store.url}",
             fix="read the table sardonyx_state there",
         )
@@ -324,7 +325,7 @@ def _open_windows(
     asked = Asked(number, stores, (), END, END, time.time_ns() // 1000)
     (answer,) = WindowOperator(stage, _ALL).plan([asked])
     results: pa.Table = answer.results
-    for row in results.drop_columns([name for name in _HIDDEN if name in results.column_names]).to_pylist():
+    for row in records(results.drop_columns([name for name in _HIDDEN if name in results.column_names])):
         if wanted is None or _key_of(stage, row) in wanted:
             yield row
 

@@ -294,7 +294,7 @@ def _misfit(record: bytes, found: dict[str, Any], field: pa.Field) -> str:
         except TypeError:  # half of a surrogate pair
             shown = ascii(json.loads(record)[field.name])
         inner = f": {error}" if pa.types.is_nested(field.type) else ""
-        return f"column {field.name!r} holds {shorten(shown)}, which is no {field.type}{inner}"
+        return f"column {field.name!r} holds {shorten(shown)}, which is not of type {field.type}{inner}"
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queues.shown_rows import shown_value
+from queues.shown_values import shown_value
 from sardonyx.core.errors import OutputError
 from sardonyx.core.text import shorten
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from operator import itemgetter
@@ -211,6 +212,17 @@ def _nested(found: pa.Array, values: list[Any], known: pa.DataType) -> pa.Array:
     """Keep a nested type if no value changes. Arrow silently drops fields that a struct type lacks, so compare both."""
     try:
         kept = pa.array(values, type=known)
-        return kept if kept.to_pylist(maps_as_pydicts="strict") == values else found
+        return kept if _are_same(kept.to_pylist(maps_as_pydicts="strict"), values) else found
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return found
+
+
+def _are_same(kept: object, given: object) -> bool:
+    """Whether a nested value is what it was. A NaN is, though it does not equal itself; a 1 in place of a 1.0 is not."""
+    if isinstance(given, float):
+        return isinstance(kept, float) and (kept == given or (math.isnan(kept) and math.isnan(given)))
+    if isinstance(given, list) and isinstance(kept, list):
+        return len(kept) == len(given) and all(map(_are_same, kept, given))
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return kept.keys() == given.keys() and all(_are_same(kept[name], value) for name, value in given.items())
+    return kept == given

@@ -1,8 +1,9 @@
 """How a job runs, as it follows from its spec alone: operators, the exchanges between them, and groups. Pure.
 
-The parts are those of the plans of GeaFlow (``PipelineGraph`` and ``ExecutionGraph`` there): an operator is what runs in one
-process, an exchange says by what rule rows find a partition of the next operator, and a group is what runs pipelined. Here every
-exchange between two operators is a durable queue, so a group needs no peers at once: its tasks can be worked in turn.
+An operator is what runs in one process, an exchange says by what rule rows find a partition of the next operator, and a group is
+what rows connect. The parts are modelled on GeaFlow's ``PipelineGraph``, of vertices and edges, and ``ExecutionGraph``, of groups
+of vertices. A group there is deployed as a whole, and its rows are pipelined. Here every exchange between two operators is a
+durable queue, so the tasks of a group can be worked in turn.
 """
 
 from __future__ import annotations

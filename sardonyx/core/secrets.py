@@ -88,7 +88,7 @@ def reference_problem(value: dict[Any, Any]) -> str:
     if found is None:
         return "a reference to a secret is a mapping with one key, $env or $file, and a text"
     if found.kind == "env":
-        return "" if _VARIABLE.fullmatch(found.name) else f"{found.name!r} is no name of an environment variable"
+        return "" if _VARIABLE.fullmatch(found.name) else f"{found.name!r} is not a name of an environment variable"
     return "" if found.name.startswith("/") else f"the path {found.name!r} is not absolute"
 
 

@@ -205,7 +205,7 @@ class _Rounds:
                 row = table.filter(pc.is_nan(table[name])).slice(0, 1).to_pylist()[0]
                 raise FunctionError(
                     "SX-ITERATE-NAN",
-                    f"aggregate {name!r} of round {number + 1} is NaN, no number",
+                    f"aggregate {name!r} of round {number + 1} is NaN, not a number",
                     cause=f"the aggregates are {shorten(repr(row), 1_000)}",
                     fix="return null for rows that are not to count, and leave NaN out in the task before",
                 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from queues.shown_values import records
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.text import listed, shorten
 from sardonyx.graphs.shards import Numbers
@@ -123,7 +124,7 @@ def _weights(column: pa.ChunkedArray, name: str, rows: pa.Table) -> pa.ChunkedAr
 
 
 def _row(rows: pa.Table, chosen: pa.ChunkedArray) -> str:
-    return shorten(repr(rows.filter(chosen).slice(0, 1).to_pylist()[0]), 1_000)
+    return shorten(repr(records(rows.filter(chosen).slice(0, 1))[0]), 1_000)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

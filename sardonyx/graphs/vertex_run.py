@@ -96,7 +96,7 @@ class ClassProgram:
         if not isinstance(vertex.value, Mapping) or set(vertex.value) - set(self._rules.state):
             cause = f"vertex.value of vertex {vertex.id!r} is {shorten(repr(vertex.value), 300)}"
             fix = "set vertex.value to a dict with the columns of the state"
-            raise self._wrong("left a value that is no state of several columns", cause, fix)
+            raise self._wrong("left a value that is not a state of several columns", cause, fix)
         return vertex.value.get(name)
 
     def _unfit(self, name: str, values: list[Any], type_: pa.DataType, error: Exception) -> FunctionError:
@@ -160,7 +160,7 @@ class ClassProgram:
         value = value.item() if isinstance(value, np.generic) else value
         if not isinstance(value, int | float | str | None):
             fix = "give numbers; texts and booleans have a least and a greatest value only"
-            raise self._wrong(f"{did} {shorten(repr(value), 200)}, which is no number", "", fix)
+            raise self._wrong(f"{did} {shorten(repr(value), 200)}, which is not a number", "", fix)
         return value
 
     def _delivered(self, sent: Mapping[int, list[Sent]]) -> dict[int, list[Any]]:

@@ -190,7 +190,7 @@ def _lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].split()
         if text and not is_public_key(text[0]):
-            raise _unusable(str(path), f"line {number} is no public key, such as ed25519:AAAA...=")
+            raise _unusable(str(path), f"line {number} is not a public key, such as ed25519:AAAA...=")
         yield from text[:1]
 
 

@@ -35,7 +35,7 @@ def problems_of_backlogs(spec: JobSpec) -> Iterator[SardonyxError]:
         if name not in queues:
             yield SardonyxError(
                 CODE,
-                f"max_backlog: {name!r} is no queue between two tasks{near(name, queues)}",
+                f"max_backlog: {name!r} is not a queue between two tasks{near(name, queues)}",
                 cause="only these have bounds: an input's topic is another program's, and fused tasks have no queue between them",
                 fix=f"name one of its queues: {listed(queues) or 'it has none'}",
             )

@@ -67,7 +67,7 @@ def problems_of_routes(spec: JobSpec) -> Iterator[SardonyxError]:
             yield problem(
                 "SX-JOB-ROUTE",
                 source.name,
-                f"its late rows go to {link.partition('.')[2]!r}, but it has no windows, so no row is late, and is no join",
+                f"its late rows go to {link.partition('.')[2]!r}, but it has no windows and is not a join, so no row is late",
                 fix="take the late rows of a task with windows, or of a join",
             )
         yield from _wrong_condition(link, route)

@@ -156,7 +156,7 @@ def _start(graph: GraphSpec) -> Iterator[Wrong]:
             "give start as a mapping from vertices to how much each is preferred",
         )
     if any(not 0 <= each < math.inf for each in wished) or not 0 < sum(wished) < math.inf:
-        yield Wrong("SX-GRAPH-START", "the preferences in start are no shares", "give 0 or more each, and one above 0")
+        yield Wrong("SX-GRAPH-START", "the preferences in start are not shares", "give 0 or more each, and one above 0")
 
 
 def _columns(graph: GraphSpec) -> Iterator[Wrong]:

@@ -181,7 +181,9 @@ def _params(
                 known.append(parameter.name)
                 if parameter.default is parameter.empty and parameter.name not in task.params and not more:
                     fix = f'annotate it as a state, add params={{"{parameter.name}": ...}}, or give it a default'
-                    message = f"function {reference!r} needs {parameter.name!r}, which is no state and is not in params"
+                    message = (
+                        f"function {reference!r} needs {parameter.name!r}, which is not a state and is not in params"
+                    )
                     yield problem("SX-FN-PARAMS", task.name, message, fix=fix)
     roles_of_all = {name for _, roles in given.values() for name in roles}
     for name in task.params:

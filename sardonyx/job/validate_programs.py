@@ -112,7 +112,7 @@ def wrong_until(code: str, text: str | None, aggregate: Mapping[str, str], more:
     elif until.aggregate not in aggregate:
         hint = near(until.aggregate, aggregate)
         fix = f"name one that aggregate declares: {listed(aggregate) or 'there is none'}"
-        yield Wrong(code, f"until names {until.aggregate!r}, which is no aggregate{hint}", fix)
+        yield Wrong(code, f"until names {until.aggregate!r}, which is not an aggregate{hint}", fix)
 
 
 def _names(graph: GraphSpec) -> Iterator[Wrong]:

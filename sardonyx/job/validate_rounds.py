@@ -93,7 +93,7 @@ def _start(spec: IterateSpec) -> Iterator[Wrong]:
         strange = next((name for name in row if name not in known), None)
         if strange is not None:
             fix = f"name columns of group_by and aggregate: {listed(known) or 'there is none'}"
-            yield Wrong(_CODE, f"start has a column {strange!r}, which is no aggregate{near(strange, known)}", fix)
+            yield Wrong(_CODE, f"start has a column {strange!r}, which is not an aggregate{near(strange, known)}", fix)
             return
         missing = next((name for name in spec.group_by if row.get(name) is None), None)
         if missing is not None:

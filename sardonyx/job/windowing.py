@@ -393,7 +393,7 @@ def store_data(store: object) -> Any:
         return store
     if store.name != "sql":
         fix = 'give "memory", "rocksdb", sql("postgresql://host/name") or your own class'
-        return Stored("memory", (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is no store of state", fix=fix),))
+        return Stored("memory", (SardonyxError("SX-WINDOW-STORE", f"{store.name}() is not a store of state", fix=fix),))
     options = dict(store.options)
     return Stored({"sql": options.pop("url", None), **options}, store.problems)
 

@@ -55,7 +55,7 @@ def valid_until(pem: str) -> float:
     if kind == _UTC_TIME:  # RFC 5280: two digits, of the years 1950 to 2049
         text = f"{'19' if int(text[:2]) >= 50 else '20'}{text}"
     elif kind != _TIME:
-        raise ValueError("its end is no time")
+        raise ValueError("its end is not a time")
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
@@ -73,6 +73,6 @@ def _next(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 def _inside(data: bytes, at: int, kind: int) -> bytes:
     """The content of the element at a place, which must be of this kind."""
     if data[at] != kind:
-        raise ValueError("it is no certificate")
+        raise ValueError("it is not a certificate")
     (begin, end), _ = _next(data, at)
     return data[begin:end]

@@ -290,7 +290,7 @@ def _patterns(value: Any) -> list[str]:
         if not isinstance(pattern, str) or not all(
             part.replace("*", "x").isidentifier() for part in pattern.split(".")
         ):
-            raise ValueError(f"{pattern!r} is no name of a module, such as shop.tasks, shop_* or *")
+            raise ValueError(f"{pattern!r} is not a name of a module, such as shop.tasks, shop_* or *")
     return patterns
 
 
@@ -298,7 +298,7 @@ def _roots(value: Any) -> list[str]:
     roots = _some(value)
     for root in roots:
         if not isinstance(root, str) or not Path(root).is_absolute():
-            raise ValueError(f"{root!r} is no absolute path")
+            raise ValueError(f"{root!r} is not an absolute path")
     return roots
 
 
@@ -306,7 +306,7 @@ def _signers(value: Any) -> list[str]:
     signers = _some(value)
     for signer in signers:
         if not isinstance(signer, str) or not (is_public_key(signer) or Path(signer).is_absolute()):
-            raise ValueError(f"{signer!r} is no public key (ed25519:...), and no absolute path of a file of them")
+            raise ValueError(f"{signer!r} is not a public key (ed25519:...), nor an absolute path of a file of them")
     return signers
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queues.shown_values import shown_values
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.column_types import together
 from sardonyx.core.errors import InputError
@@ -187,7 +188,7 @@ class KeyedShard:
         codes, canonical = keys_of(rows, self._columns)
         distinct, heads = np.unique(codes, return_index=True)
         taken = pa.array(heads[np.argsort(distinct)])
-        columns = [rows[name].take(taken).to_pylist() for name in self._columns]
+        columns = [shown_values(rows[name].take(taken)) for name in self._columns]
         values = list(zip(*columns, strict=True)) if columns else [()] * len(canonical)
         return codes, canonical.to_pylist(), values
 

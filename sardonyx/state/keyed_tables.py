@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from queues.shown_values import records
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.column_types import UnfitTypes, converted, together
 from sardonyx.core.errors import Failure, FunctionError
@@ -116,7 +117,7 @@ class _Run:
             given = self._fn(table, state, **self._params)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's function raises
             if len(rows) == 1 or first_fails:
-                shown = table.slice(0, 1).to_pylist()[0] if len(rows) == 1 else f"{len(rows)} rows"
+                shown = records(table.slice(0, 1))[0] if len(rows) == 1 else f"{len(rows)} rows"
                 self.failed.append(Failed(int(rows[0]), None, type(error).__name__, self._describe(error, shown)))
                 return
             middle = len(rows) // 2

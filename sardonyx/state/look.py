@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from queues.key_values import key_values
 from queues.keys import canonical
+from queues.shown_values import records
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.keyed import ALL_STATES
 from sardonyx.state.base import KEY, Store
@@ -138,7 +139,7 @@ def _parts(store: Store) -> Iterator[_Part]:
     first: bytes = STATE
     while True:
         found = store.scan(first, TIMER, _CHUNK)
-        for row in found.to_pylist():
+        for row in records(found):
             yield _Part(read_state_key(row[KEY]), row)
         if found.num_rows < _CHUNK:
             return

@@ -110,7 +110,7 @@ def times_of(
     else:
         raise FunctionError(
             "SX-TIME-TYPE",
-            f"{what} holds values of type {kind}, which are no times",
+            f"{what} holds values of type {kind}, which are not times",
             cause="a time is a timestamp, a date, or an integer with `unit=`",
             fix='declare the column as a timestamp in the schema, or make one of it before; of integers say `unit="ms"`',
         )

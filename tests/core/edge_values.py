@@ -91,6 +91,7 @@ VALUES: list[tuple[str | pa.DataType, list[Any]]] = [
     ("array<decimal(38,38)>", [[Decimal(f"0.{MOST}")]]),
     ("struct<a:binary>", [None, {"a": None}, {"a": b"\xff"}]),
     ("map<string,bigint>", [[], [("", None)], [("a", 1), ("a", 2)]]),
+    ("map<string,double>", [[("a", NAN)]]),
 ]
 """Type (as in `schema=`, or one that only Arrow has) -> values. Moments and days are also given as their number."""
 
@@ -250,7 +251,8 @@ CHANGES: list[tuple[str, Callable[[str, str, str, str], bool]]] = [
     (
         "JSON has no NaN and no infinities, and SQLite has no NaN: they are written as null. In CSV `nan` is a missing value.",
         lambda way, _, value, found: (
-            found == re.sub(r"-?(nan|inf)\b", "null", value) and way in ("json", "csv", *DATABASES)
+            found.replace("None", "null") == re.sub(r"-?(nan|inf)\b", "null", value)
+            and way in ("json", "csv", *DATABASES)
         ),
     ),
     (

@@ -264,7 +264,7 @@ def test_a_job_may_say_another_bound_than_the_cluster() -> None:
     [
         (-1, "max_backlog cannot be -1"),
         ({"a.b": -1}, "max_backlog of a.b cannot be -1"),
-        ({"a.c": 5}, "'a.c' is no queue between two tasks"),
+        ({"a.c": 5}, "'a.c' is not a queue between two tasks"),
         ({"b.b2": 5}, "the queue b.b2 lies within a loop"),
     ],
 )

@@ -56,6 +56,14 @@ def test_a_single_row_that_no_message_holds_is_a_clear_error():
     assert caught.value.fix
 
 
+def test_the_error_of_a_large_row_shows_values_that_python_does_not_have():
+    """A date after 9999 is a text there."""
+    row = pa.table({"day": pa.array([2_932_897], pa.int32()).cast(pa.date32()), "n": [1]})
+    with pytest.raises(OutputError, match="SX-RECORD-TOO-LARGE") as caught:
+        block.encode(row, 10)
+    assert "{'day': '10000-01-01', 'n': 1}" in caught.value.cause
+
+
 def test_a_block_holds_no_more_rows_than_its_reader_wants():
     """A reader with a small batch size is given small blocks, since it can take no less than one."""
     blocks = block.encode(pa.table({"a": range(1_050)}), max_rows=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sardonyx.cli.tables import tasks_table
@@ -134,6 +135,9 @@ def test_what_a_job_waits_for_in_words() -> None:
     waits = JobNote(name="j", status="running", n=3, submitted_at=1.0, waits_for=2)
     running = view_of(KAFKA_TO_KAFKA, {}, None, note=waits)
     assert waiting_for(running, led=True) == "waits for 2 more virtual peers"
+    queued = view_of(KAFKA_TO_KAFKA, {}, None, note=msgspec.structs.replace(waits, queued=True))
+    said = "waits for 2 more virtual peers: it is queued, and has none until enough are free"  # also if there are no other jobs
+    assert waiting_for(queued, led=True) == said
     assert "no coordinator leads" in (waiting_for(running, led=False) or "")
     fine = view_of(KAFKA_TO_KAFKA, {}, None)
     assert waiting_for(fine, led=True) is None

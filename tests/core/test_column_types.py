@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import random
 from decimal import Decimal
 from typing import Any
@@ -216,3 +217,20 @@ def test_the_error_names_the_column_and_how_to_declare_it() -> None:
     assert raised.value.code == "SX-COLUMN-TYPE"
     assert "column 'v' of rows that come together has the types decimal(3,2) and string" in raised.value.message
     assert 'schema="v decimal(3,2)"' in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "kept"),
+    [
+        (pa.map_(pa.string(), pa.float64()), {"a": math.nan}, True),
+        (pa.struct([("a", pa.float32())]), {"a": -math.nan}, True),
+        (pa.list_(pa.float32()), [math.nan, 0.5], True),
+        (pa.list_(pa.float32()), [0.1], False),
+        (pa.list_(pa.int64()), [1.0], False),
+        (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}, False),
+    ],
+)
+def test_a_nested_type_is_kept_if_no_value_changes(kind: pa.DataType, given: Any, kept: bool) -> None:
+    """NaN does not equal itself, and yet stays what it is. A whole float does not become an integer."""
+    found = to_table([{"v": given}], pa.schema([("v", kind)]))
+    assert (found.schema.field("v").type == kind) == kept

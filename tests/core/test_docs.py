@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sardonyx.client.job_handle import JobHandle
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 130
 PAGES = sorted(
@@ -96,6 +98,12 @@ def test_the_picture_of_the_layers_is_the_contract() -> None:
         for line in block[1].splitlines()
     ]
     assert shown == layers
+
+
+def test_the_page_about_commands_lists_what_a_handle_does() -> None:
+    """Each public method of ``JobHandle``, and no other."""
+    told = (ROOT / "docs" / "cli.md").read_text("utf-8").split("What a handle does")[1].split("A client has")[0]
+    assert set(re.findall(r"`(\w+)\(", told)) == {name for name in dir(JobHandle) if not name.startswith("_")}
 
 
 def test_the_check_of_links_sees_a_wrong_one() -> None:

@@ -415,7 +415,7 @@ def test_json_lines(tmp_path):
     assert table["a"].to_pylist() == [1, None, None, 4]
     assert table["t"].to_pylist()[3] == datetime(2013, 1, 1, 10, tzinfo=UTC)
     file.write_text('{"a":1}\n\n{"a":"x"}\n')
-    with pytest.raises(InputError, match=r'line 3: column .a. holds "x", which is no int32'):
+    with pytest.raises(InputError, match=r'line 3: column .a. holds "x", which is not of type int32'):
         read(file, format="json", schema="a int", split_size=4)
     with pytest.raises(InputError, match="json files need a schema"):
         connectors(file, format="json")

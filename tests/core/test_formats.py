@@ -197,7 +197,7 @@ def test_bad_records_are_told_apart():
     assert bad[1] == "it has no value (a tombstone)"
     assert bad[2] == bad[3] == "it is empty"
     assert bad[5] == "it is JSON, but no object"
-    assert bad[6] == "column 'a' holds \"x\", which is no int32"
+    assert bad[6] == "column 'a' holds \"x\", which is not of type int32"
     assert all("not JSON" in bad[index] for index in (7, 8, 10, 11, 12))
 
 

@@ -385,7 +385,7 @@ ODD: list[tuple[str, str, Callable[[Any, Any, Any], None], dict[str, Any]]] = [
     ("SX-GRAPH-RESULT", "sent None as a message", lambda self, v, m: self.send(0, None), {}),
     (
         "SX-GRAPH-RESULT",
-        "sent [1], which is no number",
+        "sent [1], which is not a number",
         lambda self, v, m: self.send(0, [1]),
         {"combine": {"x": "sum bigint"}},
     ),
@@ -396,7 +396,12 @@ ODD: list[tuple[str, str, Callable[[Any, Any, Any], None], dict[str, Any]]] = [
         {},
     ),
     ("SX-GRAPH-RESULT", "left values in 'n' that do not fit int64", lambda self, v, m: _set(v, "x"), {}),
-    ("SX-GRAPH-RESULT", "no state of several columns", lambda self, v, m: _set(v, 1), {"state": "n bigint, m bigint"}),
+    (
+        "SX-GRAPH-RESULT",
+        "not a state of several columns",
+        lambda self, v, m: _set(v, 1),
+        {"state": "n bigint, m bigint"},
+    ),
 ]
 
 

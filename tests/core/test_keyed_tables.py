@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from queues.key_values import key_values
+from sardonyx import State
+from sardonyx.connectors.records import records_or_errors
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.keyed import KeyedSpec
+from sardonyx.state.keyed_entries import read_state_key
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import KeyedPiece
 from sardonyx.state.memory import MemoryStore
@@ -111,6 +117,33 @@ def test_the_state_equals_that_of_a_dumb_twin_however_the_log_is_cut(part: int) 
     """Whatever the batches, crashes and rows that raise: the same state, bad rows fail alone, others give results."""
     for seed in range(part * 60, (part + 1) * 60):
         one_history(seed)
+
+
+FAR = pa.array([1, 2_932_897, 2_932_897], pa.int32()).cast(pa.date32())
+"""A day, and twice the first of the year 10000, which Python does not have."""
+
+
+def counting(rows: pa.Table, state: pa.Table) -> tuple[pa.Table, pa.Table]:
+    if rows.num_rows == 1:
+        raise ValueError("one row")
+    return rows.select([]), state.set_column(1, "n", pa.array([rows.num_rows] * state.num_rows, pa.int32()))
+
+
+def seen(row: dict[str, Any], n: State[int]) -> None:
+    del row
+    n.value += 1
+
+
+@pytest.mark.parametrize(("fn", "declared", "failed"), [(counting, pa.schema([("n", pa.int32())]), 0), (seen, None, 2)])
+def test_a_key_may_be_a_date_that_python_does_not_have(fn: Any, declared: pa.Schema | None, failed: int) -> None:
+    """To a function of tables. Rows with such a date are bad records of a function of records."""
+    signature = signature_of(KeyedSpec(state="n int" if declared else None), fn, None, declared)
+    machine = Machine(signature, KeyedFunction(signature, fn, to_records=records_or_errors), ["day"], MemoryStore)
+    machine.batch([KeyedPiece(pa.table({"day": FAR}), NEVER)], NEVER)
+    machine.batch([KeyedPiece(pa.table({"day": FAR[1:2]}), NEVER)], NEVER)
+    assert machine.failed == (["FunctionError"] * (failed + 1) if failed else ["ValueError"])
+    keys = [read_state_key(entry).key for entry in machine.store.scan(b"\1", b"\2")["k"].to_pylist()]
+    assert [key_values(key) for key in keys] == [(dt.date(1970, 1, 2),), ("10000-01-01",)][: 1 if failed else 2]
 
 
 def given_back(back, state: str = "total bigint") -> None:

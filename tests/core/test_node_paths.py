@@ -6,10 +6,12 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from sardonyx.core import node_paths
+from sardonyx.core.events import Request
 from sardonyx.core.zk_rights import RIGHTS, rights_of
 
 PAGE = Path(__file__).parents[2] / "zk_layout.md"
@@ -58,6 +60,13 @@ def test_every_top_node_is_on_the_page(name: str) -> None:
 def test_every_path_is_on_the_page(name: str) -> None:
     """What each function makes is described there."""
     assert matching(sample(FUNCTIONS[name])), f"{name}: {sample(FUNCTIONS[name])} is not in {PAGE.name}"
+
+
+def test_every_kind_of_request_is_on_the_page() -> None:
+    """The row of ``/inbox`` lists what peers and users ask for."""
+    row = re.search(r"\| a request: ([\w, ;-]+)\. Removed", PAGE.read_text(encoding="utf-8"))
+    assert row
+    assert sorted(re.split("[,;] ", row[1])) == sorted(kind.__struct_config__.tag for kind in get_args(Request))
 
 
 def test_nothing_else_is_on_the_page() -> None:

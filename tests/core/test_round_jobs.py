@@ -128,7 +128,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("SX-ITERATE-SPEC", {"state": "cluster int"}, "'cluster' of state cannot be 'int'"),
     ("SX-ITERATE-SPEC", {"aggregate": {"x": "mean", "y": "average", "moved": "sum"}}, "'y' cannot be 'average'"),
     ("SX-ITERATE-SPEC", {"until": "moved is small"}, "until cannot be 'moved is small'"),
-    ("SX-ITERATE-SPEC", {"until": "movd < 1"}, "'movd', which is no aggregate; did you mean 'moved'?"),
+    ("SX-ITERATE-SPEC", {"until": "movd < 1"}, "'movd', which is not an aggregate; did you mean 'moved'?"),
     (
         "SX-ITERATE-SPEC",
         {"aggregate": None, "group_by": (), "start": None, "until": None, "results": "aggregates"},
@@ -143,7 +143,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("SX-ITERATE-SPEC", {"aggregate": {"cluster": "max", "moved": "sum"}, "start": None}, "would be called 'cluster'"),
     ("SX-ITERATE-SPEC", {"group_by": "", "start": None}, "the name of a column is empty"),
     ("SX-ITERATE-SPEC", {"group_by": (), "start": [{"x": 1}, {"x": 2}]}, "start has 2 rows for the one group"),
-    ("SX-ITERATE-SPEC", {"start": [{"cluster": 1, "z": 2}]}, "start has a column 'z', which is no aggregate"),
+    ("SX-ITERATE-SPEC", {"start": [{"cluster": 1, "z": 2}]}, "start has a column 'z', which is not an aggregate"),
     ("SX-ITERATE-SPEC", {"start": [{"x": 2}]}, "a row of start has no 'cluster'"),
     ("SX-ITERATE-SPEC", {"start": [{"cluster": 1, "x": math.nan}]}, "'x' cannot be nan in start"),
     (

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +16,10 @@ from sardonyx import Count, Job, event_time, kafka, tumbling
 from sardonyx.client.views import job_view
 from sardonyx.core.events import Completed, Counts, LinksDeleted, LinksRead, decode_event, encode_event
 from sardonyx.core.graph import graph_of
-from sardonyx.core.notes import CandidateNote, JobNote, TaskNote
+from sardonyx.core.notes import JobNote, TaskNote
 from sardonyx.core.positions import Position, add, total
 from sardonyx.testing import ClockedRun
-from sardonyx.zookeeper.candidates import all_know
+from sardonyx.zookeeper.latest_batch import rules_in_force
 
 Row = dict[str, Any]
 
@@ -124,20 +123,16 @@ def test_what_is_shown_of_outputs(counts: Counts | None, revision: int, rows: di
     assert {name: view.task(name).rows_in for name in rows} == rows
 
 
-@pytest.mark.parametrize(
-    ("candidates", "known"), [([], False), ([4], True), ([4, 5], True), ([4, 3], False), ([0], False)]
-)
-def test_rows_of_edges_are_told_to_coordinators_that_read_them(candidates: list[int], known: bool) -> None:
-    """One of the release before, which may lead next, would not take the end of a task in."""
-    names = [f"token-{n}" for n in range(len(candidates))]
-    notes = {
-        f"/election/{name}": msgspec.json.encode(CandidateNote(name="h:1", rules=rules))
-        for name, rules in zip(names, candidates, strict=True)
+@pytest.mark.parametrize("rules", [[], [3], [4], [3, 4], [3, None, 4]])
+def test_which_rules_are_in_force_stands_in_the_log(rules: list[int | None]) -> None:
+    """Also while no coordinator stands. Its last node says it; a bucket may be empty for a moment."""
+    log = {f"{n:07d}": [] if each is None else [f"{n:010d}"] for n, each in enumerate(rules)}
+    nodes = {
+        f"/log/{n:07d}/{n:010d}": b'{"format":7,"entries":[],"rules":%d}' % each for n, each in enumerate(rules) if each
     }
-    zk = SimpleNamespace(
-        children={"/election": names}.get, read_many=lambda paths: {path: notes[path] for path in paths}
-    )
-    assert all_know(cast("Any", zk), 4) is known
+    lists = {"/log": list(log), **{f"/log/{bucket}": names for bucket, names in log.items()}}
+    zk = SimpleNamespace(children=lists.get, read=nodes.get)
+    assert rules_in_force(cast("Any", zk)) == (rules[-1] if rules else 0)
 
 
 def test_the_release_before_reads_no_rows_of_edges() -> None:

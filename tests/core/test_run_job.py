@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from sardonyx import Count, Job, blackhole, everything, files, generator, kafka
+from sardonyx import Count, Job, Max, blackhole, event_time, everything, files, generator, kafka, session
 from sardonyx.core.errors import JobFailed
-from sardonyx.testing import run_job
+from sardonyx.testing import JobResult, run_job
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 def job_of(path: Path, *, counted: bool) -> Job:
@@ -44,6 +48,36 @@ def test_a_row_too_large_for_its_queue_is_a_bad_record_of_an_independent_output(
     for letter in letters:
         assert (letter.error, letter.failure.code, letter.record) == ("OutputError", "SX-RECORD-TOO-LARGE", None)
         assert "{'n': '2'" in letter.failure.cause
+
+
+@pytest.mark.parametrize("kind", ["latest", "distinct", "session"])
+def test_a_row_too_large_for_its_queue_is_a_bad_record_of_a_task_with_state(kind: str) -> None:
+    """To the state it is as if it had not come. Where the task leaves nothing out, it fails the job."""
+
+    def run(then: Literal["dead_letter", "fail"]) -> JobResult:
+        job = Job("j")
+        rows = job.input("in", generator(1), time=event_time("at", delay="0 s"))
+        if kind == "latest":
+            kept = job.latest("kept", after=rows, group_by="n", on_error=then)
+        elif kind == "distinct":
+            kept = job.distinct("kept", after=rows, by="n", on_error=then)
+        else:
+            kept = job.window("kept", session("1 h"), after=rows, aggregate={"n": Max("n")}, on_error=then)
+        job.output("out", blackhole(), after=kept)
+        texts = ["", random.Random(1).randbytes(1_000_000).hex(), ""]
+        return run_job(
+            job, {"in": [{"n": n, "at": AT + dt.timedelta(days=n), "text": each} for n, each in enumerate(texts)]}
+        )
+
+    result = run("dead_letter")
+    assert [row["n"] for row in result.rows("kept")] == [0, 2]
+    assert (result.counts("kept").rows_in, result.counts("kept").dead) == (3, 1)
+    (letter,) = result.dead_letters("kept")
+    assert letter.failure.code == "SX-RECORD-TOO-LARGE"
+    assert "{'n': 1" in letter.failure.cause
+    with pytest.raises(JobFailed) as raised:
+        run("fail")
+    assert (raised.value.code, raised.value.where["task"]) == ("SX-RECORD-TOO-LARGE", "in")
 
 
 def test_a_file_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_job_holds_references_only() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"$env": "A-B"}, "'A-B' is no name of an environment variable"),
+        ({"$env": "A-B"}, "'A-B' is not a name of an environment variable"),
         ({"$env": 7}, "one key, $env or $file, and a text"),
         ({"$env": "A", "other": 1}, "one key, $env or $file, and a text"),
         ({"$file": "relative/path"}, "is not absolute"),

@@ -153,7 +153,7 @@ def test_another_zip_cannot_be_put_around_a_signature(key: tuple[Path, str], tmp
 def test_signers_that_cannot_be_used_are_told(key: tuple[Path, str], tmp_path: Path, code: bytes) -> None:
     """A file that is missing, or holds anything else, so that a slip in it lets no code in and does not pass unseen."""
     (tmp_path / "slip").write_text(f"{key[1]}\nssh-ed25519 AAAA\n")
-    for name, cause in (("gone", "No such file"), ("slip", "line 2 is no public key")):
+    for name, cause in (("gone", "No such file"), ("slip", "line 2 is not a public key")):
         error = refused(signed(code, key[0]), str(tmp_path / name))
         assert error.code == "SX-PEER-SIGNERS"
         assert cause in error.cause

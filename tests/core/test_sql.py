@@ -5,17 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
-from sardonyx.connectors import declarations
+from sardonyx.connectors import declarations, json_text
 from sardonyx.connectors.declarations import Connector, console, kafka, sql
 from sardonyx.connectors.registry import output, split_input
+from sardonyx.connectors.sql import narrow
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import TaskSpec
@@ -171,6 +176,75 @@ def test_sqlite_does_not_round_decimals_in_a_table_of_the_users(path: Path, run:
     assert (error.code, error.message.split(",")[0]) == ("SX-OUTPUT-TYPE", "column 'price' holds '9223372036854775808'")
     write(path, table.rename_columns(["text"]))
     assert run("select * from t") == [(None, "9223372036854775808")]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "kept"),
+    [
+        ("integer", "007", None),
+        ("integer", "7", 7),
+        ("real", "12.50", 12.5),
+        ("numeric", "1e3", None),
+        ("numeric", "+49", None),
+        ("numeric", "9223372036854775808", None),
+        ("real", "0.12345678901234567", None),
+        ("date", "2026-01-01", "2026-01-01"),
+        ("text", "007", "007"),
+        ("", "007", "007"),
+        ("text", 0.1 + 0.2, None),
+        ("varchar(9)", 0.5, "0.5"),
+        ("real", 0.1 + 0.2, 0.1 + 0.2),
+    ],
+)
+def test_a_column_of_the_users_keeps_a_value_or_refuses_it(declared: str, value: Any, kept: Any, path: Path, run: Run):
+    """SQLite makes numbers of texts, and texts of numbers, by how a column is declared."""
+    run(f"create table t (id int primary key, V {declared})")
+    table = pa.table({"id": [1], "v": [value]})
+    if kept is None:
+        error = refused(OutputError, lambda: write(path, table, mode="upsert", key=["id"]))
+        assert (error.code, error.where["column"]) == ("SX-OUTPUT-TYPE", "v")
+        assert repr(value) in error.message
+    else:
+        write(path, table, mode="upsert", key=["id"])
+        assert run("select v from t") == [(kept,)]
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "first"),
+    [
+        (sa.Numeric(5, 2), [Decimal("1.50"), Decimal("1.23")], None),
+        (sa.Numeric(5, 1), [Decimal("1.50"), Decimal("1.23")], "1.23"),
+        (sa.Numeric(5), [Decimal("2.00"), Decimal("1.50")], "1.50"),
+        (sa.Numeric(), [Decimal("1.234")], None),
+        (sa.Numeric(5, 2), [1.234], None),
+        (sa.Integer(), [None, 1.0, 1.5], "1.5"),
+        (sa.BigInteger(), [1e20, 1e-7], "1e-"),
+        (sa.SmallInteger(), [Decimal("1.5")], "1.5"),
+        (sa.Date(), [AT, AT.replace(hour=5)], "2026-01-01T05:00:00"),
+        (sa.Date(), [AT.date()], None),
+        (
+            postgresql.TIMESTAMP(timezone=True, precision=3),
+            [AT.replace(microsecond=1000), AT.replace(microsecond=1)],
+            ".000001",
+        ),
+        (postgresql.TIMESTAMP(timezone=True), [AT.replace(microsecond=1)], None),
+        (postgresql.TIME(precision=0), [time(1), time(1, 2, 3, 500_000)], "01:02:03.5"),
+        (sa.Text(), [1.5], None),
+    ],
+)
+def test_what_postgresql_would_round_is_refused(declared: Any, values: list[Any], first: str | None):
+    """By the first such value. Doubles are rounded to the digits of a numeric column; whole numbers have no fraction."""
+    column = pa.chunked_array([values])
+    written = column if pa.types.is_floating(column.type) else json_text.column_texts(column, "v")
+    check = partial(narrow.refuse_rounded, column, written, "v", declared.compile(postgresql.dialect()))
+    if first is None:
+        check()
+    else:
+        error = refused(OutputError, check)
+        assert (error.code, error.where, first in error.message) == ("SX-OUTPUT-TYPE", {"column": "v"}, True)
 
 
 def test_a_row_that_is_refused_leaves_nothing(path: Path, run: Run):

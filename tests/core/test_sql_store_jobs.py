@@ -56,7 +56,7 @@ def test_a_job_file_says_it_in_short(kind: str) -> None:
     [
         (sql("postgresql://sx:secret@host/state"), "password"),
         (sql("mysql://host/state"), "postgresql"),
-        (files("/data", format="json"), "files() is no store of state"),
+        (files("/data", format="json"), "files() is not a store of state"),
     ],
 )
 def test_what_is_no_store_is_refused(kind: str, store: object, words: str) -> None:

@@ -110,7 +110,7 @@ def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
 
     class Unread(Handle):
         def state(self, task: str) -> Iterator[dict[str, int]]:
-            raise SardonyxError("SX-STATE-NONE", f"the state of {task} is no log in Kafka")
+            raise SardonyxError("SX-STATE-NONE", f"the state of {task} is not a log in Kafka")
 
     assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows"}
     assert held_by(cast("Any", Handle()), seconds=0) == {}

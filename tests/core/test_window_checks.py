@@ -152,11 +152,11 @@ from sardonyx.job.warn import warnings_of
         (
             lambda: a_job(more=lambda job, it: job.output("x", blackhole(), after=job.task("t", each, after=it).late)),
             "SX-JOB-ROUTE",
-            "has no windows, so no row is late",
+            "has no windows and is not a join, so no row is late",
         ),
         # the task
         (lambda: a_job(store="rocks"), "SX-WINDOW-STORE", "did you mean 'rocksdb'"),
-        (lambda: a_job(store=files("/data", format="json")), "SX-WINDOW-STORE", "files() is no store of state"),
+        (lambda: a_job(store=files("/data", format="json")), "SX-WINDOW-STORE", "files() is not a store of state"),
         (lambda: a_job(store=sql("mysql://host/name")), "SX-WINDOW-STORE", "store: "),
         (lambda: a_job(store="shop:<lambda>"), "SX-WINDOW-STORE", "store: "),
         (lambda: a_job(store="builtins:dict"), "SX-STATE-CLASS", "cannot be used as a store of state"),

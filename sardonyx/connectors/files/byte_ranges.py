@@ -7,6 +7,7 @@ line ends with a line feed. A carriage return before the line feed belongs to th
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import io
 import os
@@ -25,6 +26,8 @@ MOST_BYTES = 1 << 30
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 _FOREIGN = (".zip", ".7z", ".rar", ".tar", ".tgz", ".xz", ".snappy", ".lzo")
 _BOM = codecs.BOM_UTF8
+_AT_ONCE = 1 << 16
+"""Compressed bytes that are read at once."""
 
 
 def version(path: str) -> dict[str, int]:
@@ -137,7 +140,41 @@ def plain(file: BinaryIO, path: str) -> BinaryIO:
     if name is None:
         return file
     twin = os.fdopen(os.dup(file.fileno()), "rb")  # Arrow closes the file it reads, but the caller still needs its own
-    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(twin, "r"), name))
+    return io.BufferedReader(
+        _Bzip2(twin) if name == "bz2" else pa.CompressedInputStream(pa.PythonFile(twin, "r"), name)
+    )
+
+
+class _Bzip2(io.RawIOBase):
+    """Decompresses a file of bzip2, member by member. Arrow refuses empty members, and Python's module ignores damaged ones."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._member: bz2.BZ2Decompressor | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        room = memoryview(room)
+        while True:
+            if self._member is None or self._member.eof:
+                given = b"" if self._member is None else self._member.unused_data
+                given = given or self._file.read(_AT_ONCE)
+                if not given:
+                    return 0
+                self._member = bz2.BZ2Decompressor()
+            else:
+                given = self._file.read(_AT_ONCE) if self._member.needs_input else b""
+                if self._member.needs_input and not given:
+                    raise OSError("it ends within a member")
+            if found := self._member.decompress(given, len(room)):
+                room[: len(found)] = found
+                return len(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def whole(file: BinaryIO, path: str) -> bytes:

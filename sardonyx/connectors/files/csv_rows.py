@@ -179,7 +179,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
         try:
             column = _column(fields[str(place)].combine_chunks(), field, dialect.null)
         except BadValue as bad:
-            message = f"column {field.name!r} holds {shorten(bad.text)!r}, which is no {field.type}"
+            message = f"column {field.name!r} holds {shorten(bad.text)!r}, which is not of type {field.type}"
             raise _at(text, bad.index, width, dialect, message) from None
         if not field.nullable and column.null_count:
             index = pc.index(pc.is_null(column), value=True).as_py()

@@ -250,9 +250,9 @@ class SqlInput:
                 try:
                     _array((value,), field.type)
                 except _UNFIT as of_value:
-                    told = f"is no {field.type}: {str(of_value) or type(of_value).__name__}"
+                    told = f"is not of type {field.type}: {str(of_value) or type(of_value).__name__}"
                     raise self._misfit(field, told, repr(value)) from of_value
-            raise self._misfit(field, f"is no {field.type}: {error}") from error
+            raise self._misfit(field, f"is not of type {field.type}: {error}") from error
 
     def _misfit(self, field: pa.Field, told: str, value: str = "a value") -> InputError:
         return InputError(

@@ -20,7 +20,6 @@ late. The rows of a sealed task are removed a week after its seal, when a later 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -33,13 +32,12 @@ import structlog
 
 from sardonyx.connectors import json_text
 from sardonyx.connectors.base import PositionsMoved, StoredPosition
-from sardonyx.connectors.sql import database
+from sardonyx.connectors.sql import database, narrow
 from sardonyx.connectors.sql.database import Address, create_table, explained
 from sardonyx.connectors.sql.transaction import HeldTransaction
 from sardonyx.connectors.usual import usual_table
 from sardonyx.core.errors import OutputError, SetupError
 from sardonyx.core.positions import Partition, Position
-from sardonyx.core.text import shorten
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -70,6 +68,8 @@ class SqlOutput:
         self._transaction = HeldTransaction(self._address)
         self._ready = False
         self._made = False
+        self._declared: dict[str, str] = {}
+        """By column of the table, its type."""
 
     # --- Positions ----------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class SqlOutput:
 
         if not table.num_rows:
             return
-        columns = [self._plain(table[name], name, connection) for name in table.column_names]
+        columns = [self._fitting(table[name], name) for name in table.column_names]
         if not self._address.is_sqlite and not self._keys:
             self._copy(connection, pa.table(columns, table.column_names))
             return
@@ -206,7 +206,16 @@ class SqlOutput:
         rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in self._keys])
         connection.execute(statement, rows)
 
-    def _plain(self, column: pa.ChunkedArray, name: str, connection: sa.Connection) -> pa.ChunkedArray:
+    def _fitting(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        """A column as :meth:`_plain` has it, if the table's own column keeps its values. Raises ``SX-OUTPUT-TYPE``."""
+        written = self._plain(column, name)
+        is_sqlite = self._address.is_sqlite
+        declared = self._declared.get(name.lower() if is_sqlite else name)
+        if declared is not None:
+            (narrow.refuse_converted if is_sqlite else narrow.refuse_rounded)(column, written, name, declared)
+        return written
+
+    def _plain(self, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         """A column as numbers, booleans, texts and bytes: what every driver takes.
 
         Raises:
@@ -221,31 +230,17 @@ class SqlOutput:
         ):
             written = json_text.column_texts(column, name)
             if self._address.is_sqlite:
-                if pa.types.is_decimal(kind):
-                    self._check_digits(written, name, connection)
                 return _as_sqlite_has_moments(written) if pa.types.is_timestamp(kind) else written
             if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-                _refuse(written, pc.match_substring_regex(written, "^(-|0000)"), name, "databases count years from 1")
+                narrow.refuse(
+                    written, pc.match_substring_regex(written, "^(-|0000)"), name, "databases count years from 1"
+                )
             return written
         if not self._address.is_sqlite and pa.types.is_string(kind):
-            _refuse(column, pc.match_substring(column, "\0"), name, "texts of PostgreSQL cannot hold the character NUL")
+            narrow.refuse(
+                column, pc.match_substring(column, "\0"), name, "texts of PostgreSQL cannot hold the character NUL"
+            )
         return column
-
-    def _check_digits(self, written: pa.ChunkedArray, name: str, connection: sa.Connection) -> None:
-        """Refuse decimals that SQLite would round: it makes floats of texts in columns that are not declared as texts."""
-        digits = pc.utf8_length(pc.replace_substring_regex(written, r"^-?0*\.?0*|\.", ""))
-        is_whole = pc.invert(pc.match_substring(written, "."))
-        most = pc.if_else(is_whole, database.SQLITE_WHOLE, database.SQLITE_DIGITS)
-        is_rounded = pc.greater(digits, most)
-        if not pc.any(is_rounded).as_py():
-            return
-        told = connection.exec_driver_sql(
-            "SELECT name, type FROM pragma_table_info(?, ?)", (self._name, self._schema or "main")
-        ).all()
-        kind = next((row.type for row in told if row.name.lower() == name.lower()), "")
-        if kind and not re.search("CHAR|CLOB|TEXT|BLOB", kind, re.IGNORECASE):
-            reason = f"SQLite rounds it in a column declared {kind}; declare the column DECIMAL_TEXT(p, s)"
-            _refuse(written, is_rounded, name, reason)
 
     def _copy(self, connection: sa.Connection, table: pa.Table) -> None:
         """Write the rows with COPY, PostgreSQL's own way for many rows.
@@ -289,6 +284,8 @@ class SqlOutput:
                 for field in schema
             ]
             create_table(engine, sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema))
+        with engine.connect() as connection:
+            self._declared = narrow.declared_types(connection, self._name, self._schema, sqlite=self._address.is_sqlite)
         self._made = True
 
     def _prepare(self) -> None:
@@ -345,15 +342,3 @@ def _as_sqlite_has_moments(written: pa.ChunkedArray) -> pa.ChunkedArray:
     """With a space and a zone in digits, as Python's driver of SQLite has always written them."""
     spaced = pc.replace_substring(written, "T", " ", max_replacements=1)
     return pc.replace_substring(spaced, "Z", "+00:00")
-
-
-def _refuse(written: pa.ChunkedArray, which: pa.ChunkedArray, name: str, reason: str) -> None:
-    place = pc.index(which, value=True).as_py()
-    if place >= 0:
-        raise OutputError(
-            "SX-OUTPUT-TYPE",
-            f"column {name!r} holds {shorten(repr(written[place].as_py()))}, which the database cannot hold",
-            cause=reason,
-            fix="correct it in the task before, or make it a text",
-            where={"column": name},
-        )

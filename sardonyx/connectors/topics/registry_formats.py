@@ -323,7 +323,7 @@ def _is_of_network(error: Exception) -> bool:
 
 def _record(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError("it is no record")
+        raise TypeError("it is not a record")
     return value
 
 
@@ -351,7 +351,7 @@ def _column(rows: list[dict[str, Any]], field: pa.Field) -> pa.Array:
         return _array(held, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         shown = shorten(repr(held[0]))
-        raise ValueError(f"column {field.name!r} holds {shown}, which is no {field.type}: {error}") from error
+        raise ValueError(f"column {field.name!r} holds {shown}, which is not of type {field.type}: {error}") from error
 
 
 def _array(held: list[Any], kind: pa.DataType) -> pa.Array:
