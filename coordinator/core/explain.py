@@ -102,6 +102,8 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
     ]
     if job.stopping:
         text = "a user stopped it: it ends when all that its inputs have read has gone through it"
+        if job.into:
+            text += f"; job {job.into} goes on from there then"
         reasons.append(Reason(code="stopping", text=text))
     else:
         reasons += _awaiting_markers(job, plan)

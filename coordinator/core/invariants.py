@@ -54,6 +54,8 @@ def _check_job(state: State, name: str, job: Job) -> None:
     held = changed and job.error is not None and (job.suspended or taken_back)
     _rule(job.former is None or changed, "only a running job that was changed has a version before", job=name)
     _rule(held or (job.status == "failed") == (job.error is not None), "exactly a failed job has an error", job=name)
+    restarts = job.into_spec is not None
+    _rule(not restarts or (bool(job.into) and job.stopping), "only a job that is stopped is restarted", job=name)
     pauses = job.suspended or job.next_spec is not None
     _rule(not (pauses and job.ended), "only a job that has not ended is suspended or changed", job=name)
     _rule(not job.switching or job.next_spec is not None, "queues are made only for a next spec", job=name)

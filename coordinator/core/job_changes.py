@@ -188,6 +188,8 @@ class JobChanges(PeerChanges):
         if job.borrows:
             self._stop_lending(job.resumes, name)
         job.status, job.ended_at, job.error = status, self.at, error
+        if job.into_spec is not None and status != "stopped":  # another one could not go on from where it was left
+            job.into, job.into_spec = "", None
         if job.switching:  # what may have been made of its next spec goes, too
             job.gone_spec = job.next_spec
             self._outer.append(DropLinks(name))

@@ -23,6 +23,7 @@ from sardonyx.core.events import (
     JobChanged,
     JobKilled,
     JobPurged,
+    JobRestarted,
     JobRolledBack,
     JobScaled,
     JobStopped,
@@ -220,23 +221,32 @@ def _links_deleted(changes: ChangeSet, event: LinksDeleted) -> None:
     if job is not None and job.ended and not job.refused and job.links != "gone":
         changes.links_gone(event.job, LastCommits(event.counts, event.positions, event.letters))
         if job.into:
-            _gone_back(changes, event.job)
+            _followed(changes, event.job)
 
 
-def _gone_back(changes: ChangeSet, name: str) -> None:
-    """What a job had committed last is known: the one that is to go on from its checkpoint is submitted."""
+def _followed(changes: ChangeSet, name: str) -> None:
+    """What a job had committed last is known: the one that is to go on from there is submitted. It is entitled to what this one
+    is, if its spec does not say something else than the spec of this one.
+    """
     job = changes.job(name)
     into, job.into = job.into, ""
+    asked, job.into_spec = job.into_spec, None
+    spec = awake(job.spec if asked is None else asked)
     shares = ("priority", "weight", "percentage", "max_peers")
-    spec = replace(
-        awake(job.spec),
-        **{each: getattr(job, each) for each in shares if getattr(job, each) != getattr(job.spec, each)},
+    kept = {
+        each: getattr(job, each)
+        for each in shares
+        if getattr(spec, each) == getattr(job.spec, each) != getattr(job, each)
+    }
+    at = job.into_at if asked is None else None
+    _submitted(
+        changes,
+        JobSubmitted(at=changes.at, job=into, spec=replace(spec, **kept), resumes=name, resumes_at=at, by=job.into_by),
     )
-    resumed = JobSubmitted(at=changes.at, job=into, spec=spec, resumes=name, resumes_at=job.into_at, by=job.into_by)
-    _submitted(changes, resumed)
-    if not job.lends:  # the other one was refused, and both may expire: this one first
+    if not job.lends:
         changes.settle(name)
-        changes.state.expirable.move_to_end(into)
+        if into in changes.state.expirable:  # the other one was refused, and both may expire: this one first
+            changes.state.expirable.move_to_end(into)
 
 
 def _rolled_back(changes: ChangeSet, event: JobRolledBack) -> None:
@@ -248,6 +258,20 @@ def _rolled_back(changes: ChangeSet, event: JobRolledBack) -> None:
         return
     job.into, job.into_at, job.into_by = event.into, event.to, event.by
     changes.end(event.job, "killed")
+
+
+def _restarted(changes: ChangeSet, event: JobRestarted) -> None:
+    """Only of a running job that is as it was when the user looked, that has no end of its own, and into one that is not known.
+    It ends as if it was stopped.
+    """
+    job = changes.state.jobs.get(event.job)
+    if changes.state.rules < 4 or job is None or job.status != "running" or job.stopping or job.next_spec is not None:
+        return
+    if job.revision != event.revision or changes.state.plans[event.job].bounded or not _is_new(changes, event.into):
+        return
+    if refusal(event.into, event.spec, None) is None:
+        job.into, job.into_spec, job.into_by = event.into, event.spec, event.by
+        changes.stop(event.job, closes=False)
 
 
 def _links_dropped(changes: ChangeSet, event: LinksDropped) -> None:
@@ -339,6 +363,7 @@ HANDLERS: dict[type, Callable[[ChangeSet, Any], None]] = {
     LinksDropped: _links_dropped,
     JobStopped: _stopped,
     JobRolledBack: _rolled_back,
+    JobRestarted: _restarted,
     LinksKept: _links_kept,
     JobKilled: _killed,
     JobPurged: _purged,

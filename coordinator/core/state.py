@@ -206,9 +206,11 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     read: bool = False
     """Whether what its groups had committed last was read, before they are deleted."""
     into: str = ""
-    """A user has had it go back: the id of the job that goes on from its checkpoint, as soon as its links are gone."""
+    """A user wants another job to go on from it as soon as its links are gone: the id of that one."""
     into_at: int = 0
-    """At or before which time that checkpoint is, in microseconds."""
+    """If it was rolled back: at or before which time the checkpoint is from which the other one goes on, in microseconds."""
+    into_spec: JobSpec | None = None
+    """If it is restarted: the spec of the other one, which goes on from where it was stopped."""
     into_by: str = ""
     """Who wanted that."""
     by: str = ""

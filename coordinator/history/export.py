@@ -23,10 +23,13 @@ from coordinator.history.replay import Stand
 from sardonyx.core import node_paths
 from sardonyx.core.conditions import Condition, functions_in
 from sardonyx.core.errors import Failure, SardonyxError, SetupError
-from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, JobChanged, JobSubmitted, SetAside
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, SetAside, WithSpec
 from sardonyx.core.notes import JobNote
 from sardonyx.core.secrets import Secrets, masked
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec
+
+SPECS = ("spec", "next_spec", "former", "gone_spec", "into_spec")
+"""The attributes of a job that are specs."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="line"):
@@ -126,10 +129,10 @@ class Mask:
                 self._secrets.learn(params)
 
     def learn_job(self, job: Job) -> None:
-        """The same of a job in a state, and of the spec that it is being changed to."""
-        self.learn(job.spec)
-        if job.next_spec is not None:
-            self.learn(job.next_spec)
+        """The same of a job in a state, and of all specs that it has besides."""
+        for field in SPECS:
+            if (spec := getattr(job, field)) is not None:
+                self.learn(spec)
 
     def spec(self, spec: JobSpec) -> JobSpec:
         """A job without its secrets."""
@@ -138,7 +141,7 @@ class Mask:
 
     def event(self, event: AnyEvent) -> AnyEvent:
         """An event without secrets."""
-        if isinstance(event, JobSubmitted | JobChanged):
+        if isinstance(event, WithSpec):
             return msgspec.structs.replace(event, spec=self.spec(event.spec))
         if isinstance(event, SetAside):
             inner = self.event(event.event)
@@ -150,8 +153,9 @@ class Mask:
     def state(self, state: State) -> State:
         """A state without secrets; changes the state in place."""
         for job in state.jobs.values():
-            job.spec = self.spec(job.spec)
-            job.next_spec = self.spec(job.next_spec) if job.next_spec else None
+            for field in SPECS:
+                if (spec := getattr(job, field)) is not None:
+                    setattr(job, field, self.spec(spec))
             job.error = self.failure(job.error) if job.error else None
             for task in job.tasks.values():
                 task.error = self.failure(task.error) if task.error else None

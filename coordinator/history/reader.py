@@ -21,7 +21,7 @@ from coordinator.history.timeline import timeline_of as told
 from coordinator.loop import event_log, snapshots
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import FORMAT, RULES, AnyEvent, JobChanged, JobSubmitted, happened
+from sardonyx.core.events import FORMAT, RULES, AnyEvent, WithSpec, happened
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 STILL = 3
@@ -262,7 +262,7 @@ def file_of(zk: ZooKeeperSession, version: str, first: int, standing: Stand) -> 
         mask.learn_job(job)
     for entry in _entries(zk, first, standing.high):
         event = happened(entry.event)
-        if isinstance(event, JobSubmitted | JobChanged):
+        if isinstance(event, WithSpec):
             mask.learn(event.spec)
     header = Header(
         format=FORMAT,

@@ -84,5 +84,6 @@ class JobCollector:
 
 def needed_code(state: State) -> set[str]:
     """The code bundles that jobs may still run: by their sha256."""
-    specs = [spec for job in state.jobs.values() if not job.expirable for spec in (job.spec, job.next_spec, job.former)]
+    jobs = (job for job in state.jobs.values() if job.into or not job.expirable)
+    specs = [spec for job in jobs for spec in (job.spec, job.next_spec, job.former, job.into_spec)]
     return {spec.code for spec in specs if spec is not None and spec.code is not None}

@@ -19,6 +19,9 @@ JobId = Annotated[
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
 ]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Stop the job, and have another one go on from there, with its states.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether results may be published again.")]
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sardonyx.cli import report
-from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
+from sardonyx.cli.arguments import JobId, Restart, Spec, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
+from sardonyx.cli.share_commands import restarted
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.names import is_job_id
+from sardonyx.core.text import listed
 
 if TYPE_CHECKING:
     from sardonyx.core.job_diff import JobDiff
@@ -130,17 +132,25 @@ def change(
             "on the new one. Tasks that go are read to the end, and need not be named. `now` is what happens without it.",
         ),
     ] = None,
+    *,
+    restart: Restart = False,
     timeout: Timeout = None,
 ) -> None:
     """Have a running job go on by another version of it, with the queues, positions and states that it has.
 
     It waits until no peer works by the old version. `job diff` says beforehand what differs. With `--at` it waits until the job's
-    clock has passed that time; if it is ended before, give the same command again.
+    clock has passed that time; if it is ended before, give the same command again. With `--restart` the job is stopped, and a new
+    one goes on from there, whose id is printed; the coordinator does both, whatever becomes of the command.
     """
     from sardonyx.job.load import load
 
+    if restart and (wrong := [name for name, value in {"--drop": drop, "--drain": drain, "--at": at}.items() if value]):
+        raise SardonyxError("SX-USAGE", f"--restart does not go with {listed(wrong)}", fix=f"leave out {listed(wrong)}")
     loaded = load(spec)
     call.warn(loaded.warnings)
+    if restart:
+        restarted(call, job, loaded, timeout=timeout)
+        return
     what = "its peers to commit the batch in hand and leave" if at in (None, "now") else f"its clock to pass {at}"
     with call.client() as client, call.patience(what):
         handle = client.job(job)

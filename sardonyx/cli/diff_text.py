@@ -76,7 +76,9 @@ def commands(diff: JobDiff, spec: str) -> dict[str, list[str]]:
         found["change"] = [f"sardonyx job change {diff.before} {new}{drop}"]
     if diff.at_a_time:
         found["change-at"] = [f"sardonyx job change {diff.before} {new} --at {diff.waits_until or 'TIME'}"]
-    if "resume" in diff.ways:
+    if "resume" in diff.ways and diff.running and not diff.bounded:
+        found["resume"] = [f"sardonyx job change {diff.before} {new} --restart"]
+    elif "resume" in diff.ways:
         found["resume"] = [*end, f"sardonyx job submit {new} --resume {diff.before}"]
     found["start"] = [*end, f"sardonyx job show {diff.before}", f"sardonyx job submit {new}"]
     return {way: lines for way, lines in found.items() if lines}
@@ -202,9 +204,10 @@ def _how(diff: JobDiff, spec: str) -> Iterator[str]:
         return
     before = "or " if diff.in_place else ""
     if "resume" in found:
-        end = "" if not diff.running else "wait for its end and " if diff.bounded else "stop it and "
+        stops = "stop it, and have another job go on from there"
+        how = "resume it" if not diff.running else "wait for its end and resume it" if diff.bounded else stops
         empty = f"; {_states(diff.begins_empty)} empty" if diff.begins_empty else ""
-        yield f"{before}{end}resume it: no record twice, none left out{empty}:"
+        yield f"{before}{how}: no record twice, none left out{empty}:"
         yield from _indented(found["resume"])
     else:
         yield f"{before}as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:"

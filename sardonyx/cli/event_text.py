@@ -21,6 +21,7 @@ from sardonyx.core.events import (
     JobChanged,
     JobKilled,
     JobPurged,
+    JobRestarted,
     JobRolledBack,
     JobScaled,
     JobStopped,
@@ -94,7 +95,7 @@ def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
                     f", and works rows of {event.resumes} once more with its states at {time_text(event.replays.at)}"
                 )
             return f"job {event.job} is submitted: {counted(len(event.spec.catalog), 'task')}{resumes}"
-        case JobStopped() | JobKilled() | JobRolledBack():
+        case JobStopped() | JobKilled() | JobRolledBack() | JobRestarted():
             return _of_its_end(event)
         case JobPurged():
             return f"job {event.job} is purged" + (" with its dead letters" if event.dead_letters else "")
@@ -107,9 +108,11 @@ def _of_a_job(event: AnyEvent, held: Assignment | None) -> str:
     return _of_shares(event, held)
 
 
-def _of_its_end(event: JobStopped | JobKilled | JobRolledBack) -> str:
+def _of_its_end(event: JobStopped | JobKilled | JobRolledBack | JobRestarted) -> str:
     if isinstance(event, JobRolledBack):
         return f"a user has job {event.job} go back to {time_text(event.to)} or before, as job {event.into}"
+    if isinstance(event, JobRestarted):
+        return f"a user stops job {event.job}, from which job {event.into} goes on when it has ended"
     if isinstance(event, JobKilled):
         return f"a user kills job {event.job}"
     return f"a user stops job {event.job}{', and its windows close' if event.closes else ''}"

@@ -41,11 +41,11 @@ class Masks:
     def _learn(self, decided: Decided) -> None:
         from coordinator.history.replay import concerned_jobs
         from sardonyx.core import node_paths
-        from sardonyx.core.events import JobChanged, JobSubmitted, happened
+        from sardonyx.core.events import WithSpec, happened
         from sardonyx.core.spec import decode_spec
 
         event = happened(decided.event)
-        if isinstance(event, JobSubmitted | JobChanged):
+        if isinstance(event, WithSpec):
             self._mask.learn(event.spec)
         for job in concerned_jobs(decided) - self._known:
             self._known.add(job)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import msgspec
 import typer
 
-from sardonyx.cli.arguments import JobId, Timeout, duration_of
+from sardonyx.cli.arguments import JobId, Restart, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Scheduler
@@ -15,6 +15,7 @@ from sardonyx.core.text import listed, near, plural
 
 if TYPE_CHECKING:
     from sardonyx.client.views import JobView
+    from sardonyx.job.load import LoadedJob
 
 
 def register(cluster_app: typer.Typer, job_app: typer.Typer) -> None:
@@ -98,14 +99,18 @@ def scale(
             "--partitions", metavar="N", help="Of the job's queues. Its inputs stand still until these are read."
         ),
     ] = None,
+    *,
+    restart: Restart = False,
     timeout: Timeout = None,
 ) -> None:
     """Change what a job that runs is entitled to; or with `--task`, how many peers one task gets, and how large its batches are.
 
     What is not given stays as it is. With `--task` it is a change of the job, as `job change` makes it: it waits until its peers
-    have left after the batch in hand. So it is with `--partitions`, which waits until all queues are read to their end.
-    `--timeout` is of these two.
+    have left after the batch in hand. So it is with `--partitions`, which waits until all queues are read to their end. A job
+    that keeps a state takes `--partitions` with `--restart` only. `--timeout` is of these two.
     """
+    if restart and partitions is None:
+        raise SardonyxError("SX-USAGE", "--restart is of --partitions", fix="give --partitions N, or leave it out")
     if partitions is not None:
         named = [
             ("--priority", priority),
@@ -118,7 +123,10 @@ def scale(
         if besides:
             fix = "scale the job with it, and then without it"
             raise SardonyxError("SX-USAGE", f"--partitions does not go with {listed(besides)}", fix=fix)
-        _scale_partitions(call, job, partitions, timeout)
+        if restart:
+            restarted(call, job, partitions=partitions, timeout=timeout)
+        else:
+            _scale_partitions(call, job, partitions, timeout)
         return
     shares = {"--priority": priority, "--weight": weight, "--percentage": percentage}
     of_task = {"--min-peers": min_peers, "--batch-size": batch_size, "--timeout": timeout}
@@ -162,6 +170,24 @@ def _scale_partitions(call: Call, job: str, partitions: int, timeout: str | None
         call.put(f"job {handle.id} has {partitions} partitions already (revision {revision})")
     else:
         call.put(f"job {handle.id} has {partitions} partitions: it goes on by revision {revision}")
+
+
+def restarted(
+    call: Call, job: str, loaded: LoadedJob | None = None, *, partitions: int | None = None, timeout: str | None
+) -> None:
+    """Stop a job, have another one go on from it, and tell which."""
+    with call.client() as client:
+        handle = client.job(job)
+        call.say(
+            f"job {handle.id} is stopped when what it has read has gone through its tasks, and another one goes on from there; "
+            f"nothing else is read meanwhile, and `sardonyx link lag {handle.id}` tells how much is left"
+        )
+        with call.patience("what its inputs have read to go through its tasks"):
+            found = handle.restart(loaded, partitions=partitions, timeout=duration_of(timeout))
+    if call.json:
+        call.put_json({"id": found.id, "resumes": handle.id})
+    else:
+        call.put(found.id)
 
 
 def suspend(call: Call, job: JobId) -> None:

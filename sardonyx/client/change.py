@@ -13,7 +13,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.changing import TAKEN_BACK, change_failure, draining, finished, rewiring
 from sardonyx.core.changing_at import settled
 from sardonyx.core.errors import Interrupted, JobInvalid, SardonyxError
-from sardonyx.core.events import JobChanged, LinksFailed, happened
+from sardonyx.core.events import JobChanged, LinksFailed, PlainEvent, happened
 from sardonyx.core.graph import graph_of
 from sardonyx.core.resizing import resized
 from sardonyx.core.scaling import scaled
@@ -192,7 +192,8 @@ class Making:
                 cause = "it is not known how many rows were written there"
                 if rests is None:
                     raise undrainable(self._job, unknown, cause)
-                raise undrainable(self._job, unknown, cause, "stop the job, and submit one that resumes it")
+                fix = "say `--restart`: the job is stopped, and another one goes on from there"
+                raise undrainable(self._job, unknown, cause, fix)
             left = sorted(name for name in links if audits.get(name) != 0)
             quiet = 0 if left else quiet + 1
             self._reader.advance(self._client.zk, self._state)
@@ -225,9 +226,24 @@ class Making:
         same = same_functions(before, after, old.references())
         return [stage.name for stage in stages if same.issuperset(used_by(stage))]
 
-    def look(self) -> None:
-        """Read what the log says by now."""
-        self._reader.advance(self._client.zk, self._state)
+    def look(self) -> list[PlainEvent]:
+        """Read what the log says by now; gives what has happened since."""
+        return [happened(event) for event in self._reader.advance(self._client.zk, self._state)]
+
+    @property
+    def job(self) -> str:
+        """The id of the job."""
+        return self._job
+
+    @property
+    def jobs(self) -> Mapping[str, KnownJob]:
+        """All jobs, as far as the log was read."""
+        return self._state.jobs
+
+    @property
+    def rules(self) -> int:
+        """By which the deployment is decided."""
+        return self._state.rules
 
     @property
     def present(self) -> KnownJob | None:

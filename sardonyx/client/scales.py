@@ -1,4 +1,4 @@
-"""What the handle of a job does to give it, or one of its tasks, other peers."""
+"""What the handle of a job does to give it, or one of its tasks, other peers; and to have it begin anew where it was."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from sardonyx.core.events import ENDED, JobScaled
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
+    import os
+
     from sardonyx.client.client import Client
     from sardonyx.client.job_handle import JobHandle
+    from sardonyx.job.builder import Job
+    from sardonyx.job.load import LoadedJob
 
 CARRY_OUT = 15.0
 """Seconds that the coordinator may take to process a request."""
@@ -102,13 +106,49 @@ class Scales:
 
         Raises:
             JobInvalid: ``SX-JOB-PARTITIONS``, ``SX-JOB-PEERS``: a task of the job cannot have so many.
-            SardonyxError: ``SX-JOB-CHANGE``: the job has a state, or a loop. What else ``change`` raises.
+            SardonyxError: ``SX-JOB-CHANGE``: the job has a state, so that it takes :meth:`restart`; or a loop. What else
+                ``change`` raises.
             Interrupted: as ``change``.
         """
         from sardonyx.client.resizing import with_partitions
 
         handle = cast("JobHandle", self)
         return handle.change(with_partitions(handle.spec(), partitions), timeout)
+
+    def restart(
+        self,
+        job: Job | LoadedJob | str | os.PathLike[str] | None = None,
+        *,
+        partitions: int | None = None,
+        timeout: float | str | None = None,
+    ) -> JobHandle:
+        """Stop an unbounded job, and have another one go on from where it ended, with its states: each row is worked once.
+
+        It is asked for at once, and the coordinator carries it out, whatever becomes of this process. What the inputs have read
+        goes through all tasks first; then the next job begins. It takes all that :meth:`Client.submit` takes with ``resume``.
+
+        Args:
+            job: the version that goes on, as :meth:`Client.submit` takes it; None: the same.
+            partitions: of each queue between two tasks of the next job; None: as many as that version says.
+            timeout: how long to wait until the next job runs; None: without limit.
+
+        Returns:
+            A handle on the next job.
+
+        Raises:
+            SpecUnreadable, JobInvalid: of ``job``; of its partitions.
+            SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-RESUME``: the version could not go on from there;
+                says why. Then nothing is done. ``SX-JOB-CHANGE-NOW``; ``SX-JOB-CHANGE-RIVAL``: it was changed or stopped
+                meanwhile. ``SX-JOB-RESTART-RULES``: a coordinator of the release before may lead. ``SX-JOB-ENDED``;
+                ``SX-JOB-GONE``.
+            JobFailed: this job failed before it had ended; or the next one did as it began. Then this one is stopped, and can be
+                resumed.
+            Interrupted: ``SX-JOB-RESTART-PENDING``: not within the timeout; it goes on. ``SX-JOB-KILLED``.
+        """
+        from sardonyx.client.restarting import restart
+
+        limit = None if timeout is None else seconds(timeout)
+        return restart(self._client, cast("JobHandle", self), job, partitions, limit)
 
     def suspend(self) -> None:
         """Take all peers off the job: they leave after the batch in hand. Its queues, positions and state stay.

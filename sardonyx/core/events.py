@@ -397,6 +397,17 @@ class JobRolledBack(UserEvent, frozen=True, kw_only=True, tag="rollback"):
     to: int
 
 
+class JobRestarted(UserEvent, frozen=True, kw_only=True, tag="restart"):
+    """A user has an unbounded job stopped, and another one go on from where it ended, with its states. ``into``: the id of that
+    one, which the client made. ``spec``: of that one. ``revision``: as of :class:`JobChanged`.
+    """
+
+    job: str
+    into: str
+    spec: JobSpec
+    revision: int
+
+
 class JobKilled(UserEvent, frozen=True, kw_only=True, tag="kill"):
     """A user kills a job."""
 
@@ -466,6 +477,7 @@ Request = (
     | JobStopped
     | LinksKept
     | JobRolledBack
+    | JobRestarted
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -501,6 +513,7 @@ PlainEvent = (
     | JobStopped
     | LinksKept
     | JobRolledBack
+    | JobRestarted
     | JobKilled
     | JobPurged
     | LettersClaimed
@@ -533,6 +546,9 @@ class SetAside(Event, frozen=True, kw_only=True, tag="set-aside"):
 
 
 AnyEvent = PlainEvent | SetAside
+
+WithSpec = JobSubmitted | JobChanged | JobRestarted
+"""Events that bring a spec."""
 
 _events: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)

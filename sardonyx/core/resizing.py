@@ -41,7 +41,7 @@ RESTING: tuple[LinkKind, ...] = ("input", "splits")
 """The links of which nothing is read while inputs stand still."""
 
 
-_MOVES = "stop the job, and submit the new version with `--resume`: its keys move then, with their state"
+_MOVES = "say `--restart`: the job is stopped, another one goes on from there, and keys move with their state"
 _BEGINS = "only a new job can have them, which makes its state of the rows from its `start=` on"
 
 

@@ -28,7 +28,6 @@ from sardonyx.core.events import (
     AckTimedOut,
     AnyEvent,
     Declined,
-    JobChanged,
     JobSubmitted,
     LinkLost,
     LinksFailed,
@@ -36,6 +35,7 @@ from sardonyx.core.events import (
     SetAside,
     TaskFailed,
     UserEvent,
+    WithSpec,
     happened,
     kind_of,
 )
@@ -117,7 +117,7 @@ class Book:
         """
         with self.lock:
             told = happened(event)
-            if isinstance(told, JobSubmitted | JobChanged):
+            if isinstance(told, WithSpec):
                 self.mask.learn(told.spec)
             if isinstance(told, JobSubmitted) and told.job not in self.state.jobs:  # a request may come twice
                 self._tellers[told.job] = Teller(told.job, running=False)

@@ -51,6 +51,7 @@ from sardonyx.core.events import (
     JobChanged,
     JobKilled,
     JobPurged,
+    JobRestarted,
     JobRolledBack,
     JobScaled,
     JobStopped,
@@ -95,7 +96,7 @@ class History:
     """One random history. ``rng`` decides everything.
 
     ``doubled``: how likely it is that an event is delivered twice. ``rules``: under which its log begins.
-    ``parts``: whether changes also part rows by their times.
+    ``parts``: whether changes also part rows by their times. ``restarts``: whether jobs are also restarted.
     """
 
     rng: random.Random
@@ -110,6 +111,7 @@ class History:
     rules: int = RULES
     settling: bool = False
     parts: bool = False
+    restarts: bool = False
 
     def __post_init__(self) -> None:
         if self.rules != RULES:
@@ -199,7 +201,7 @@ class History:
             self.birth: 8,
             self._death: 4,
             self._submission: 4,
-            self._rollback: 1,
+            self._rollback: 3 if self.restarts else 1,
             self._effect_done: 12,
             self._time: 4,
             self._trouble: 6,
@@ -361,7 +363,17 @@ class History:
         self.submitted += 1
         job = self.rng.choice([*jobs, "nobody-knows"])
         into = self.rng.choice([f"back-{self.submitted}"] * 8 + ["no/id", *jobs, *self.world.state.purged])
+        if self.restarts and job in jobs and self.rng.random() < 0.7:
+            return self._restart(job, into)
         return JobRolledBack(at=self.world.now, job=job, into=into, to=self.rng.choice([0, MINUTE, 9 * MINUTE]))
+
+    def _restart(self, job: str, into: str) -> AnyEvent:
+        known = self.world.state.jobs[job]
+        spec = msgspec.structs.replace(known.spec, weight=self.rng.choice([1.0, 2.0]))
+        if not known.refused and self.rng.random() < 0.2:
+            spec = spoilt(self.rng, spec)
+        revision = known.revision + (self.rng.random() < 0.1)
+        return JobRestarted(at=self.world.now, job=job, into=into, spec=spec, revision=revision)
 
     def _effect_done(self) -> AnyEvent | None:
         if not self.to_run:

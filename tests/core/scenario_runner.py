@@ -39,6 +39,7 @@ from sardonyx.core.events import (
     JobChanged,
     JobKilled,
     JobPurged,
+    JobRestarted,
     JobRolledBack,
     JobScaled,
     JobStopped,
@@ -471,6 +472,12 @@ _SENTENCES: list[tuple[str, Any]] = [
     (
         rf"{_J} goes back to (\d+) min, as {_J}",
         lambda w, j, to, into: [JobRolledBack(at=w.now, job=j, into=into, to=int(to) * MINUTE)],
+    ),
+    (
+        rf"{_J} is restarted as {_J}(?: by revision (\d+))?: (.*)",
+        lambda w, j, into, n, text: [
+            JobRestarted(at=w.now, job=j, into=into, spec=spec_of(j, text), revision=int(n or w.state.jobs[j].revision))
+        ],
     ),
     (
         rf"the links of {_J} are read: (\w+) reads (\w+) from ([\d ?]+) for the checkpoint at (\d+) min",

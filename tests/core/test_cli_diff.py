@@ -89,9 +89,8 @@ how to carry it out
     options.topic of task write differs
     the queue tax.write would be another one
   without the differences marked above it would take the other 7
-  stop it and resume it: no record twice, none left out:
-    sardonyx job stop orders-k3x9qa
-    sardonyx job submit orders.py --resume orders-k3x9qa
+  stop it, and have another job go on from there: no record twice, none left out:
+    sardonyx job change orders-k3x9qa orders.py --restart
 """
     )
 
@@ -171,7 +170,7 @@ def test_what_can_be_changed_in_the_running_job_is_said_first() -> None:
   in the running job, at once:
     sardonyx job scale orders-k3x9qa --weight 1.2345678 --percentage 0 --max-peers 0
     sardonyx link keep orders-k3x9qa 0
-  or stop it and resume it: no record twice, none left out:
+  or stop it, and have another job go on from there: no record twice, none left out:
 """
         in lines
     )
@@ -263,7 +262,7 @@ def test_two_files_are_compared_without_a_cluster(versions: tuple[str, str]) -> 
     assert result.exit_code == 0, result.output
     assert "params.token: ****** -> ******\n" in result.stdout
     assert "(modules orders and rules differ, but not the text of price)\n" in result.stdout
-    assert f"sardonyx job submit {new} --resume orders\n" in result.stdout
+    assert f"sardonyx job change orders {new} --restart\n" in result.stdout
     assert "sesame" not in call(old, new, "--json").output
 
 
@@ -286,7 +285,7 @@ def test_its_json_has_the_differences_the_reasons_and_the_commands(versions: tup
     assert [task["status"] for task in found["tasks"]] == ["kept", "changed", "kept"]
     assert found["tasks"][1]["differences"][0]["before"] == "******"
     assert commands["scale"] == ["sardonyx job scale orders --priority 6"]
-    assert commands["resume"] == ["sardonyx job stop orders", f"sardonyx job submit {new} --resume orders"]
+    assert commands["resume"] == [f"sardonyx job change orders {new} --restart"]
 
 
 def test_a_job_of_the_deployment_is_the_one_that_would_be_resumed(

@@ -86,6 +86,10 @@ EVENTS = [
         events.JobRolledBack(job="j-1", into="j-2", to=1_795_687_200_000_000),
         "a user has job j-1 go back to 2026-11-26T10:00:00Z or before, as job j-2",
     ),
+    (
+        events.JobRestarted(job="j-1", into="j-2", spec=SPEC, revision=1),
+        "a user stops job j-1, from which job j-2 goes on when it has ended",
+    ),
     (events.JobKilled(job="j-1"), "a user kills job j-1"),
     (events.JobStopped(job="j-1"), "a user stops job j-1"),
     (events.LinksKept(job="j-1", seconds=3600), "records stay in the links of job j-1 for at least 1 h"),

@@ -195,6 +195,19 @@ def test_masking_changes_no_decision() -> None:
     assert encode_state(mask.state(ends[0])) == encode_state(ends[1])
 
 
+@pytest.mark.parametrize("field", ["next_spec", "former", "gone_spec", "into_spec"])
+def test_each_spec_that_a_job_has_is_masked(field: str) -> None:
+    """Also the one before a change, the one that it is being changed to, and that of the job which is to go on from it."""
+    state = replay(log_with_secrets(), deployment="test")
+    for job in state.jobs.values():
+        setattr(job, field, job.spec)
+    mask = Mask()
+    for job in state.jobs.values():
+        mask.learn_job(job)
+    assert b"t0psecret" in encode_state(state)
+    assert b"t0psecret" not in encode_state(mask.state(state))
+
+
 def test_a_request_keeps_its_uuid() -> None:
     """What an entry holds besides its event is in the file too."""
     header = Header(FORMAT, "test", 1, 1, 0, "0", RULES)

@@ -309,6 +309,8 @@ def just_gave() -> list[World]:
             worlds[-1].state = new_state("test", rules=OLDEST_RULES)
         for sentence in sentences:
             worlds[-1].say(sentence)
+    worlds.append(World())
+    run((Path(__file__).parent.parent / "scenarios" / "restarted.txt").read_text(), worlds[-1])
     return worlds
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from peer.prepared_task import PreparedTask
 from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, tumbling
 from sardonyx.core.checkpoints import Bookmark, Checkpoints
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Checkpointed, JobStatus, LinkFacts, decode_event, encode_event
 from sardonyx.core.going_back import (
     KEPT,
@@ -184,11 +186,12 @@ def closing_after(given: Counter[Any], time: int, grace: int) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("seed", range(histories(1, whole=4)))
-def test_it_goes_on_as_if_it_had_never_stopped(seed: int) -> None:
+def test_it_goes_on_as_if_it_had_never_stopped(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a checkpoint that a killed job has kept, windows give the results that a run gives which was never stopped, from that
     time on; and a task that goes by the order of rows those that it gives when the rows before that time come first. Peers crash
-    before and after. The other job has any number of partitions.
+    before and after. The other job has any number of partitions. If a log of the states is gone, it fails, and gives nothing.
     """
+    monkeypatch.setattr(PreparedTask, "_positions_moved", lambda *_: False)  # asks Kafka, when a shard cannot be made
     rng = random.Random(seed)
     count = histories(350, whole=600)
     rows = rows_of(seed, count)
@@ -202,6 +205,13 @@ def test_it_goes_on_as_if_it_had_never_stopped(seed: int) -> None:
         feed(whole, rows, random.Random(0), crashes=False)
         whole.end()
         after = replace(spec, name="after", partitions=rng.choice([1, 2, 3, 5]))
+        with closing(resumed(stopped, after, point)) as lost:
+            topics, gone = engine_of(lost).topics, state_topics(engine_of(stopped).graph).values()
+            for place in [each for each in topics.places() if each.topic in gone]:
+                topics._logs[place].clear()
+            with pytest.raises(SardonyxError, match="SX-RESUME-GONE"):
+                feed(lost, rows[cut:], rng, crashes=False)
+            assert not any(results(lost, task) for task in GRACE)
         with closing(resumed(stopped, after, point)) as again:
             feed(again, rows[cut:], rng)
             again.end()

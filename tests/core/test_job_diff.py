@@ -395,7 +395,7 @@ def test_state_and_what_is_read_whole_refuse_every_change_and_say_why() -> None:
         (
             "job orders-k3x9qa cannot be changed like that: "
             "task price keeps a state, and with 2 partitions its keys would be in other ones; "
-            "stop the job, and submit the new version with `--resume`: its keys move then, with their state"
+            "say `--restart`: the job is stopped, another one goes on from there, and keys move with their state"
         )
     ]
     assert resume_refusals(diff) == []

@@ -102,6 +102,8 @@ def test_a_job_that_is_being_changed_at_a_time_is_not_scaled() -> None:
     [
         (["--task", "label", "--weight", "2"], "--weight is of the whole job"),
         (["--batch-size", "2", "--min-peers", "1"], "--min-peers and --batch-size are of a task"),
+        (["--restart"], "--restart is of --partitions"),
+        (["--restart", "--partitions", "2", "--weight", "2"], "--partitions does not go with --weight"),
     ],
 )
 def test_the_command_tells_the_settings_of_a_task_and_of_a_job_apart(

@@ -35,7 +35,7 @@ STOP = next(each for each in ACTIONS if each.path.endswith("/stop"))
 def job(*, store: Any = "memory", from_files: bool = False, windows: bool = True, end: str | None = None) -> JobSpec:
     """A job that never ends by itself, unless ``end`` says so."""
     made = Job("hits", partitions=1)
-    inputs = [made.input("read", kafka("hits", schema=SCHEMA, end=end), time=event_time("at"))]
+    inputs = [made.input("read", kafka("hits", schema=SCHEMA, start="earliest", end=end), time=event_time("at"))]
     if from_files:
         inputs.append(made.input("past", files("past/*.json", schema=SCHEMA), time=event_time("at")))
     last = inputs[0]

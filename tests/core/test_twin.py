@@ -146,7 +146,7 @@ def decoded(data: bytes) -> Any:
 @functools.lru_cache(maxsize=200)
 def history(name: str) -> Entries:
     """A random history, as far as its faults go, and now and then to its good end."""
-    made = History(random.Random(name), parts=True)
+    made = History(random.Random(name), parts=True, restarts=True)
     made.unkind(made.rng.randint(5, 60))
     if made.rng.random() < 0.2:
         made.settle()

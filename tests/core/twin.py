@@ -354,6 +354,16 @@ class Twin:
         job["into"] = {"job": into, "resumes": job["id"], "resumes_at": event["to"], "by": event.get("by", "")}
         self.end(job, "killed", None)
 
+    def on_restart(self, event: Json) -> None:
+        job, into = self.jobs.get(event["job"]), event["into"]
+        if self.rules < 4 or job is None or job["status"] != "running" or job["stopping"] or job["next"] is not None:
+            return
+        if job["revision"] != event["revision"] or ends(job) or self.refusal(into, event["spec"], None):
+            return
+        if into not in self.jobs and into not in self.purged and JOB_ID.fullmatch(into):
+            job["into"] = {"job": into, "resumes": job["id"], "spec": event["spec"], "by": event.get("by", "")}
+            self.on_stop(event)
+
     def on_stop(self, event: Json) -> None:
         job = self.jobs.get(event["job"])
         if job is None or ended(job) or ends(job):
@@ -518,12 +528,15 @@ class Twin:
                 job["tasks"][name]["letters"] = letters
         if job["into"] is not None:
             asked, job["into"] = job["into"], None
+            spec = awake(asked.get("spec", job["spec"]))
             now = {
-                name: job[name] for name, unsaid in ENTITLEMENT.items() if job[name] != job["spec"].get(name, unsaid)
+                name: job[name]
+                for name, unsaid in ENTITLEMENT.items()
+                if job[name] != spec.get(name, unsaid) == job["spec"].get(name, unsaid)
             }
             spec = {
                 name: value
-                for name, value in (awake(job["spec"]) | now).items()
+                for name, value in (spec | now).items()
                 if value is not None and (name, value) != ("priority", 0)
             }
             self.on_submit(asked | {"spec": spec})
@@ -578,6 +591,8 @@ class Twin:
             status=status, error=error, ended_at=self.at, suspended=False, next=None, switching=False, goes_on=[]
         )
         job["former"] = None
+        if status != "stopped" and "spec" in (job["into"] or {}):
+            job["into"] = None
         lender = self.jobs.get(job["resumes"])
         if job["facts"] is None and lender is not None and lender["resumed_by"] == job["id"]:
             lender["resumed_by"] = job["instead_of"]

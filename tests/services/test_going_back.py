@@ -193,9 +193,10 @@ def test_a_running_job_goes_back(sardonyx_clusters: Callable[..., Cluster], seed
         second.kill()
 
 
-def test_a_stopped_job_goes_on_with_its_state(sardonyx_clusters: Callable[..., Cluster], seed: int) -> None:
-    """Windows that were open at the stop close in the next job with the rows of both, and the states of keys go on: each row
-    counts once. Peers die before, meanwhile and after. The stopped job cannot be purged while the next one runs.
+def test_a_restarted_job_goes_on_with_its_state(sardonyx_clusters: Callable[..., Cluster], seed: int) -> None:
+    """Windows that were open close in the next job with the rows of both, and the states of keys go on, in other partitions: each
+    row counts once. Peers die before, meanwhile and after, and so does the leader that has taken the restart in. The old job
+    cannot be purged while the next one runs.
     """
     given = rows(seed)
     with sardonyx_clusters(**QUICK) as cluster:
@@ -204,9 +205,16 @@ def test_a_stopped_job_goes_on_with_its_state(sardonyx_clusters: Callable[..., C
         first = cluster.submit(a_job(topic, sums, every=None))
         feed(cluster, first, topic, given, 0, 240)
         cluster.fill(topic, given[240:320])
-        first.stop()
-        assert first.await_completion(300).status == "stopped"
-        second = cluster.client.submit(a_job(topic, next_sums, every=None), resume=first.id)
+        with pytest.raises(SardonyxError, match="SX-JOB-RESUME"):  # nothing is done
+            first.restart(a_job(next_sums, sums, every=None))
+        (leader,) = cluster.daemons[:1]
+        leader.process.kill()
+        leaders = cluster.coordinator(
+            faults=[kill_at("in-delete-links"), kill_at("after-side-effect"), kill_at("in-create-links")]
+        )
+        second = first.restart(a_job(topic, next_sums, every=None), partitions=5, timeout=300)
+        assert not leaders.missing
+        assert (first.status().status, second.spec().partitions) == ("stopped", 5)
         feed(cluster, second, topic, given, 320, len(given))
         assert states(second) == states_of(given)
         by = datetime.fromtimestamp(clock_after(given) / 1e6, UTC)
