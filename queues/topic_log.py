@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from queues.admin_client import CALL, admin_client, failed, within
 from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import kafka_unreachable
+from queues.denied import refuse_denied
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
@@ -91,7 +92,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
     A start of ``OFFSET_BEGINNING`` is the first record that is left.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open; ``SX-KAFKA-DENIED``.
     """
     consumer = Consumer(
         {
@@ -118,6 +119,8 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
                 last = time.monotonic()
             elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 reached = message.offset()
+            elif message is not None:
+                refuse_denied(settings, message)
             if time.monotonic() > last + CALL + settings.peer.transaction_timeout:
                 raise kafka_unreachable(settings, began, f"topic {topic} stopped at offset {reached} of {end}")
     except KafkaException as error:
