@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sardonyx.client.views import LinkLag, ShownState, TaskView
+from sardonyx.client.lags import LinkLag
+from sardonyx.client.views import ShownState, TaskView
 from sardonyx.core.units import duration
 
 LATE = 10.0

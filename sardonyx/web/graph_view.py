@@ -6,8 +6,9 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from queues.backlog import Precision
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, facts_of, verdict
-from sardonyx.client.views import JobView, LinkLag, ShownState, TaskView, laid_out
+from sardonyx.client.views import JobView, ShownState, TaskView, laid_out
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
 from sardonyx.web.layout import HEIGHT, MARGIN, WIDTH, Layout, lay_out

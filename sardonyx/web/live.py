@@ -18,7 +18,7 @@ from queues.kafka_release import loses_ends
 from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
 from sardonyx.client.job_handle import JobHandle
-from sardonyx.client.views import LinkLag
+from sardonyx.client.lags import LinkLag
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.notes import EpochNote

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from sardonyx.client.views import PartitionLag
+from sardonyx.client.lags import PartitionLag
 from sardonyx.core.spec import JobSpec
 from sardonyx.web.turns import Turns
 

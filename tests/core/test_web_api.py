@@ -14,8 +14,10 @@ from coordinator.core.explain import explain
 from coordinator.history.export import LogFile
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.web_commands import words
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.policy import policy_of
-from sardonyx.client.views import JobView, LinkLag, Why
+from sardonyx.client.reasons import Why
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import AnyEvent, Evicted, PeerBorn, TaskFailed
 from sardonyx.web.api import ADDRESSES, Api, LogQuery

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from sardonyx.client.views import PartitionLag
+from sardonyx.client.lags import PartitionLag
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.spec import JobSpec
 from sardonyx.web import rows, turns
@@ -67,7 +67,7 @@ def test_kafka_is_asked_for_a_part_of_the_time(kafka: Kafka, pages: LivePartitio
     assert len(kafka.asked) == 2
 
 
-def test_an_error_is_no_answer(kafka: Kafka, pages: LivePartitions) -> None:
+def test_an_error_is_not_kept_as_an_answer(kafka: Kafka, pages: LivePartitions) -> None:
     """The next one asks again. Of many tasks the last answers are kept."""
     kafka.away = True
     for _ in range(2):

@@ -10,8 +10,9 @@ from web_site import EVENTS, SPEC, Running, Site, file_like, of_report
 
 from queues.dead_letters import Letter, Origin
 from sardonyx.client.dead_letters import Stored
+from sardonyx.client.lags import LinkLag, PartitionLag
 from sardonyx.client.peek import Peek, PeekedPartition, PeekedRow
-from sardonyx.client.views import JobView, LinkLag, PartitionLag
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import JobSubmitted, TaskFailed
 from sardonyx.core.spec import TaskSpec

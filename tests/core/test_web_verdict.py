@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import Facts, Verdict, drains_in, verdict
-from sardonyx.client.views import JobView, LinkLag, TaskView
+from sardonyx.client.views import JobView, TaskView
 from sardonyx.web.graph_view import Edge, slowest_way
 from sardonyx.web.sight import Sample, Samples
 
