@@ -141,7 +141,8 @@ class Api:
         targets = self.source.targets
         if isinstance(targets, str):
             raise no_targets(targets)
-        return msgspec.json.encode(targets.now())
+        with self._errors_told():
+            return msgspec.json.encode(targets.now())
 
     def session(self, visitor: Visitor) -> bytes:
         """Who asks, and what that person may do here."""
