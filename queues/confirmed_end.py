@@ -5,7 +5,7 @@ Kafka 4.2.1 for 0.1 s, and for every request that had waited for it. What was co
 a broker tells may be an old one. A reader that must miss nothing asks here.
 
 Here a record is written first, in a transaction that is then aborted. No leader acknowledges a record that its replicas do not
-fetch from it, so the record's offset is no old one. Readers of committed records never see it.
+fetch from it, so the record's offset is not an old one. Readers of committed records never see it.
 """
 
 from __future__ import annotations

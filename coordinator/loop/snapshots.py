@@ -155,16 +155,17 @@ class SnapshotSchedule:
         self._settings = settings
         self._writer: SnapshotWriter | None = None
         self._began = 0.0
-        self.log_begins = FIRST
+        self.last: int = 0
+        """The entry of the snapshot that was begun last; 0 if there is none."""
+        self.size: int = 0
+        """Bytes of the state in it."""
+        self.log_begins: int = FIRST
         """The oldest entry that is kept, as this leadership knows it."""
         self.started(0, 0)
 
     def started(self, n: int, size: int) -> None:
         """The last snapshot is that after entry ``n``, and its state has so many bytes."""
-        self.last = n
-        """The entry of the snapshot that was begun last; 0 if there is none."""
-        self.size = size
-        """Bytes of the state in it."""
+        self.last, self.size = n, size
         self._distance = max(self._settings.snapshot_every, size // STATE_AN_ENTRY)
 
     def due(self, n: int) -> bool:

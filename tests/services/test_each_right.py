@@ -94,7 +94,7 @@ ACTS: dict[tuple[Role, str, str], Act] = {
 }
 """By role, kind of resource and operation."""
 ELSEWHERE = {("coordinator", "group", "Read"), ("coordinator", "topic", "Write")}
-"""A coordinator reads groups only to take lost peers out of them, and logs that it could not: they go by themselves after a while.
+"""A coordinator reads groups only to take lost peers out of them, and logs that it could not: they go by themselves.
 It writes only where topics have replicas, see ``test_denied.py``."""
 
 
