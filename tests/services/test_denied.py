@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from queues import audit, confirmed_end, tail, telemetry, topic_log, topics
 from queues.transaction_errors import RightMissing
@@ -74,6 +76,23 @@ def test_a_topic_that_is_hidden_is_not_an_empty_one(consumer: Any, read: Callabl
     with pytest.raises(SetupError) as error:
         read(SETTINGS, "t")
     assert (error.value.code, error.value.where["operation"]) == ("SX-KAFKA-DENIED", "Describe")
+
+
+def test_a_topic_that_is_hidden_is_not_one_that_is_new() -> None:
+    """No leader is found of either. A new one is waited for; of the other it is said at once that it may not be seen."""
+    admin, place = Mock(), TopicPartition("t", 0)
+    admin.list_offsets.return_value = {place: failed(KafkaError(KafkaError._NOENT))}
+    admin.describe_topics.return_value = {"t": failed(REFUSED)}
+    with pytest.raises(KafkaException) as error:
+        topic_log.offsets_of(admin, SETTINGS, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+    assert error.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert admin.list_offsets.call_count == 1
+
+
+def failed(error: KafkaError) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(error))
+    return future
 
 
 @pytest.mark.parametrize("of_the_record", [False, True])
