@@ -284,7 +284,7 @@ class World:
             (leader._effects, "flush", "effects"),  # noqa: SLF001
             (leader._effects, "drain", "effects"),  # noqa: SLF001
             (leader, "_write_snapshot", "snapshot"),
-            (leader._snapshots, "finish", "snapshot"),  # noqa: SLF001
+            (leader.snapshots, "finish", "snapshot"),
         )
         with ExitStack() as stack:
             for owner, name, step in parts:

@@ -153,6 +153,12 @@ ALERTS = (
         "5m",
     ),
     Alert(
+        "SardonyxTopicsFail",
+        "creating or deleting the topics of jobs failed more than 3 times in 10 minutes",
+        "sardonyx doctor",
+        'sum by (deployment) (increase(sardonyx_coordinator_side_effects_total{outcome!="done"}[10m])) > 3',
+    ),
+    Alert(
         "SardonyxKafkaReleaseBad",
         "the brokers are of a release that loses the ends of transactions when one restarts",
         "sardonyx doctor",
@@ -163,6 +169,12 @@ ALERTS = (
         "a certificate with which a daemon logs in ends within 14 days",
         "sardonyx doctor",
         "sardonyx_certificate_ends_timestamp_seconds - time() < 14 * 86400",
+    ),
+    Alert(
+        "SardonyxWebBehind",
+        "for 2 minutes the pages have not read the log to its end, so that they show what was",
+        "sardonyx doctor",
+        "time() - max by (deployment) (sardonyx_web_log_read_timestamp_seconds) > 120",
     ),
     Alert(
         "SardonyxSnapshotOld",

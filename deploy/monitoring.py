@@ -38,21 +38,25 @@ def table() -> list[Row]:
     from queues import queue_metrics
     from sardonyx.runtime import daemon_metrics
     from sardonyx.runtime.metrics import REGISTRY
-    from sardonyx.web import lag_meter
+    from sardonyx.web import lag_meter, page_metrics
+    from sentinel import sentinel_metrics
+    from spark_tasks import spark_metrics
 
     modules = (
         ("both", daemon_metrics),
         ("peer", peer_metrics),
         ("peer", queue_metrics),
+        ("peer", sentinel_metrics),
+        ("peer", spark_metrics),
         ("coordinator", leader_metrics),
         ("web", lag_meter),
+        ("web", page_metrics),
     )
-    of = {}
-    for name, module in modules:
-        named = [*vars(module).values(), *getattr(module, "GAUGES", [])]
-        of |= {id(each): name for each in named if each in REGISTRY.families}
-    rows = [Row(of[id(family)], family) for family in REGISTRY.families if id(family) in of]
-    return sorted(rows, key=lambda row: [name for name, _ in modules].index(row.of))
+    rows, families = [], REGISTRY.families
+    for name, module in modules:  # in their order, whichever was imported first
+        named = {id(each) for each in (*vars(module).values(), *getattr(module, "GAUGES", []))}
+        rows += [Row(name, family) for family in families if id(family) in named]
+    return rows
 
 
 def names_in(expr: str) -> set[str]:

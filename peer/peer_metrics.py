@@ -87,6 +87,12 @@ REBUILDS = REGISTRY.counter(
     _TASK,
     most=_TASKS,
 )
+SEAL_SECONDS = REGISTRY.histogram(
+    "sardonyx_seal_seconds",
+    "Time from when a peer was told to seal a task until the task is complete.",
+    bounds=(0.1, 0.5, 1, 5, 30),
+    most=1,
+)
 OFFERS = REGISTRY.counter(
     "sardonyx_offers_total",
     "Offers of tasks to peers of this daemon, by answer: accepted or declined.",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from peer.database_keeper import DatabaseKeeper
 from peer.loop_end import LoopEnd
+from peer.peer_metrics import SEAL_SECONDS
 from peer.sinks import TopicSink
 from peer.slot_clients import sealing_writer
 from peer.task_session import TaskSession
@@ -50,6 +51,8 @@ class Sealing:
     def __init__(self, session: TaskSession) -> None:
         self._session = session
         self._asked_coordinator = False
+        self._told_at: float | None = None
+        """When it was told to seal."""
         self._sealed = False
         self._asked_broker_at = 0.0
         self._differed = 0
@@ -64,6 +67,7 @@ class Sealing:
         if self._loop_end is not None:
             self._loop_end.look()
         if session.handle.state == "sealing":
+            self._told_at = self._told_at or time.monotonic()
             if committed := self._all_committed():
                 self._seal(committed)
         elif not self._asked_coordinator and self._is_exhausted():
@@ -172,6 +176,8 @@ class Sealing:
         session.zk.request(done)
         failpoint("completed")
         self._sealed = True
+        if self._told_at is not None:
+            SEAL_SECONDS.observe(time.monotonic() - self._told_at)
         log.info(
             "task_sealed",
             rows_in=counts.rows_in,

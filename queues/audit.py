@@ -20,6 +20,7 @@ from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, failed
 from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import kafka_unreachable
+from queues.denied import refuse_denied
 from queues.messages import rows_counted
 from sardonyx.core import link_counts
 from sardonyx.core.events import LinkFacts
@@ -192,7 +193,7 @@ class _Scan:
 
         Raises:
             Trimmed: a part of it is gone.
-            SetupError: ``SX-KAFKA-UNREACHABLE``: nothing comes for longer than a transaction can stand open.
+            SetupError: ``SX-KAFKA-UNREACHABLE``: nothing comes for longer than a transaction can stand open; ``SX-KAFKA-DENIED``.
         """
         began = heard = time.monotonic()
         patience = CALL + self._settings.peer.transaction_timeout
@@ -211,6 +212,7 @@ class _Scan:
                 self.rows[partition.topic] += ahead.popleft()[1]
 
     def _take(self, message: Message) -> None:
+        refuse_denied(self._settings, message)
         partition = Partition(message.topic(), message.partition())
         error, offset = message.error(), message.offset()
         if error is None:

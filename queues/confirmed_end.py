@@ -5,7 +5,7 @@ Kafka 4.2.1 for 0.1 s, and for every request that had waited for it. What was co
 a broker tells may be an old one. A reader that must miss nothing asks here.
 
 Here a record is written first, in a transaction that is then aborted. No leader acknowledges a record that its replicas do not
-fetch from it, so the record's offset is no old one. Readers of committed records never see it.
+fetch from it, so the record's offset is not an old one. Readers of committed records never see it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from queues import topic_log
 from queues.admin_client import CALL, admin_client
 from queues.client import client_config
 from queues.connectivity import kafka_unreachable
+from queues.denied import denied, is_denial
 from queues.guarded_producer import GuardedProducer
-from queues.transaction_errors import ProducerLost, TransactionAborted
+from queues.transaction_errors import ProducerLost, RightMissing, TransactionAborted
 from sardonyx.core.errors import OutputError
 from sardonyx.runtime.settings import Settings
 
@@ -31,7 +32,7 @@ def confirmed_end(settings: Settings, topic: str) -> int:
     """An offset in a topic's first partition: what was written before the call stands before it, open transactions included.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``: no broker has taken the record in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``: no broker has taken the record in time; ``SX-KAFKA-DENIED``.
     """
     if not _is_replicated(settings, topic):
         return topic_log.ends(settings, topic)[1]
@@ -76,10 +77,11 @@ def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[i
         heard.append(message.offset() if error is None else error)
 
     timeout = settings.peer.transaction_timeout
+    # One id for each topic: who comes after a client that died ends the transaction that it left open.
+    own_id = f"{settings.deployment}/ends/{topic}"
     config = {
         **client_config(settings),
-        # One id for each topic: who comes after a client that died ends the transaction that it left open.
-        "transactional.id": f"{settings.deployment}/ends/{topic}",
+        "transactional.id": own_id,
         "transaction.timeout.ms": int(timeout * 1000),
         "delivery.timeout.ms": int(timeout * 1000),
         "retry.backoff.ms": 10,
@@ -94,11 +96,16 @@ def _write_and_abort(settings: Settings, topic: str, deadline: float) -> tuple[i
         while not heard and time.monotonic() < deadline:
             producer.client.flush(_LOOK)
         producer.call("abort_transaction", CALL)
+    except RightMissing as error:
+        heard.append(error.error)
     except (ProducerLost, TransactionAborted, OutputError, KafkaException, SystemError) as error:
         cause = str(error)  # a SystemError comes from a client that was fenced, see `queues.guarded_producer`
     finally:
         producer.close()
     found = heard[0] if heard else None
+    if isinstance(found, KafkaError) and is_denial(found):
+        of_id = found.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        raise denied(settings, "Write", f"transactional id {own_id}" if of_id else f"topic {topic}", found)
     return (found, cause) if isinstance(found, int) else (None, str(found or cause or "no answer"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings
@@ -41,6 +41,15 @@ def denied(settings: Settings, operation: str, resource: str, error: KafkaError 
         fix="Give this user the right (docs/security.md lists what each process needs), or set other credentials below kafka.",
         where={"principal": who, "operation": operation, "resource": resource},
     )
+
+
+def refuse_denied(settings: Settings, message: Message) -> None:
+    """Raise ``SX-KAFKA-DENIED`` if a consumer was given the broker's refusal to let it read, in place of a record."""
+    error = message.error()
+    if error is not None and error.code() in LOGIN:
+        raise login_denied(settings, str(error))
+    if is_denial(error):
+        raise denied(settings, "Read", f"topic {message.topic()}", error)
 
 
 def login_denied(settings: Settings, cause: str) -> SetupError:

@@ -28,6 +28,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from queues.client import CLIENT_LOG, RECONNECT_MS, Message
+from queues.queue_metrics import CONNECTIONS
 from queues.transaction_errors import ProducerLost, Refusal, TransactionAborted, Verdict, classify, exception_for
 from sardonyx.runtime.background import BackgroundThread
 
@@ -79,6 +80,7 @@ class ProducerEvents:
         """An error that belongs to no call: mostly one of a connection."""
         if error.code() in _BROKEN:
             self.broken = time.monotonic()
+            CONNECTIONS.add()
 
 
 class GuardedProducer:

@@ -27,6 +27,17 @@ TRANSACTION_SECONDS = REGISTRY.histogram(
     bounds=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     most=1,
 )
+TAKEOVER_SECONDS = REGISTRY.histogram(
+    "sardonyx_slot_takeover_seconds",
+    "Time until Kafka lets a peer write in a slot. Kafka ends first what the slot's last peer left open.",
+    bounds=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    most=1,
+)
+CONNECTIONS = REGISTRY.counter(
+    "sardonyx_kafka_connection_errors_total",
+    "Connections to brokers that broke or could not be made, as producers of the daemon told.",
+    most=1,
+)
 REBALANCES = REGISTRY.counter(
     "sardonyx_rebalances_total",
     "How often consumer groups gave partitions to virtual peers of the daemon (assigned), took some (revoked), or had taken them "

@@ -42,7 +42,7 @@ def client(registry: SchemaRegistry, _pid: int) -> Any:
     usual = {} if ca is None else {"ssl.ca.location": ca}
     try:
         return SchemaRegistryClient({**usual, **dict(registry.options), "url": registry.url})
-    except (ValueError, TypeError, OSError) as error:  # (a file of certificates that is not there, or is none)
+    except (ValueError, TypeError, OSError) as error:  # (a file of certificates that is not there, or holds none)
         raise SetupError(
             "SX-CONFIG-VALUE",
             "a setting below kafka.schema.registry. is not one that the schema registry's client takes",

@@ -8,6 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
 from queues.confirmed_end import confirmed_end
+from queues.denied import refuse_denied
 from queues.lost import ReaderLost
 from sardonyx.runtime.settings import Settings
 
@@ -36,6 +37,7 @@ class Tail:
     """
 
     def __init__(self, settings: Settings, topic: str, start: int | None) -> None:
+        self._settings = settings
         self._end = confirmed_end(settings, topic)
         self._reached = 0
         self._consumer = Consumer(
@@ -62,6 +64,7 @@ class Tail:
 
         Raises:
             ReaderLost: the consumer cannot continue.
+            SetupError: ``SX-KAFKA-DENIED``.
         """
         found = []
         try:
@@ -69,6 +72,7 @@ class Tail:
         except KafkaException as error:
             raise ReaderLost(str(error)) from error
         for message in messages:
+            refuse_denied(self._settings, message)
             problem = message.error()
             if problem is None:
                 self._reached = message.offset() + 1

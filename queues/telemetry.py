@@ -13,6 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 from queues import admin, topic_log
 from queues.admin_client import admin_client, failed
 from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
+from queues.denied import refuse_denied
 from sardonyx.core.errors import SetupError
 from sardonyx.core.positions import Partition
 from sardonyx.core.telemetry import PARTITION, BatchTold, read, topic_of
@@ -130,6 +131,8 @@ class TelemetryReader:
         except KafkaException as error:
             needs = ("Read", f"topic {self._topic}")
             raise failed(self._settings, began, f"read topic {self._topic}", error.args[0], needs) from error
+        for message in messages:
+            refuse_denied(self._settings, message)
         found = [read(message.value()) for message in messages if message.error() is None]
         return [told for told in found if told is not None]
 

@@ -16,13 +16,15 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from queues.admin_client import CALL, admin_client, failed, within
+from queues.admin_client import CALL, admin_client, error_of, failed, within
 from queues.client import CLIENT_LOG, client_config
 from queues.connectivity import kafka_unreachable
+from queues.denied import is_denial, refuse_denied
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
@@ -91,7 +93,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
     A start of ``OFFSET_BEGINNING`` is the first record that is left.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open.
+        SetupError: ``SX-KAFKA-UNREACHABLE``, nothing came for longer than a transaction may be open; ``SX-KAFKA-DENIED``.
     """
     consumer = Consumer(
         {
@@ -118,6 +120,8 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
                 last = time.monotonic()
             elif message is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 reached = message.offset()
+            elif message is not None:
+                refuse_denied(settings, message)
             if time.monotonic() > last + CALL + settings.peer.transaction_timeout:
                 raise kafka_unreachable(settings, began, f"topic {topic} stopped at offset {reached} of {end}")
     except KafkaException as error:
@@ -190,6 +194,8 @@ def offsets_of(
                 return found
             reason = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
         name = reason.name()
+        if name in _UNKNOWN and (refusal := _hidden(admin, places)) is not None:
+            raise KafkaException(refusal)
         patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
         if time.monotonic() > began + patience:
             raise KafkaException(reason)
@@ -197,6 +203,13 @@ def offsets_of(
         time.sleep(0.1)
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=settings.kafka.connect_timeout)
+
+
+def _hidden(admin: AdminClient, places: list[TopicPartition]) -> KafkaError | None:
+    """The broker's refusal to show one of the topics. A client that may not see a topic finds no leader of it."""
+    names = sorted({place.topic for place in places})
+    told = admin.describe_topics(TopicCollection(names), request_timeout=CALL)
+    return next((error for future in told.values() if is_denial(error := error_of(future))), None)
 
 
 def _time(text: str) -> datetime:

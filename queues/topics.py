@@ -15,7 +15,7 @@ from queues.admin import topics
 from queues.admin_client import admin_client, refused
 from queues.awaited_topics import await_topics
 from queues.client import client_config
-from queues.denied import denied, is_denial
+from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
 from sardonyx.core.text import near
@@ -84,11 +84,11 @@ def read_committed(settings: Settings, topic: str) -> list[tuple[bytes | None, b
     """The keys and values of all committed records, partition by partition. End markers are left out.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time.
+        SetupError: ``SX-KAFKA-UNREACHABLE``: a partition was not read to its end in time; ``SX-KAFKA-DENIED``.
     """
     consumer = _consumer(settings)
     try:
-        partitions = consumer.list_topics(topic, timeout=CALL).topics[topic].partitions
+        partitions = _partitions(settings, consumer, topic, CALL)
         found: dict[int, list[tuple[bytes | None, bytes | None]]] = {number: [] for number in partitions}
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         ended = 0
@@ -96,11 +96,9 @@ def read_committed(settings: Settings, topic: str) -> list[tuple[bytes | None, b
             message = consumer.poll(CALL)
             if message is None:
                 raise _silent(settings, f"give topic {topic} to its end (is a transaction still open on it?)")
-            error = message.error()
-            if is_denial(error):
-                raise denied(settings, "Read", f"topic {topic}", error)
-            if error is not None:  # the client deals with all others but the end itself
-                ended += error.code() == KafkaError._PARTITION_EOF
+            refuse_denied(settings, message)
+            if message.error() is not None:  # the client deals with all others but the end itself
+                ended += message.error().code() == KafkaError._PARTITION_EOF
                 continue
             if not is_marker(message):
                 found[message.partition()].append((message.key(), message.value()))
@@ -113,13 +111,12 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
     """Up to ``count`` of a topic's last committed records as text, in no order between partitions.
 
     Raises:
-        SetupError: ``SX-KAFKA-REFUSED``: Kafka does not answer or refuses.
+        SetupError: ``SX-KAFKA-REFUSED``: Kafka does not answer or refuses; ``SX-KAFKA-DENIED``.
     """
     consumer = _consumer(settings)
     try:
-        known = consumer.list_topics(topic, timeout=PEEK).topics[topic].partitions
         places = []
-        for partition in known:
+        for partition in _partitions(settings, consumer, topic, PEEK):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PEEK)
             # A transaction marker follows the last record, and takes an offset too.
             places.append(TopicPartition(topic, partition, max(low, high - count - 1)))
@@ -132,6 +129,7 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
             message = consumer.poll(0.5)
             if message is None:
                 continue
+            refuse_denied(settings, message)
             if message.error() is None:
                 texts.append((message.value() or b"").decode("utf-8", "replace"))
             elif message.error().code() == KafkaError._PARTITION_EOF:
@@ -182,6 +180,14 @@ def _consumer(settings: Settings) -> Consumer:
             "isolation.level": "read_committed",
         }
     )
+
+
+def _partitions(settings: Settings, consumer: Consumer, topic: str, timeout: float) -> list[int]:
+    """The numbers of a topic's partitions; none if there is no such topic. Raises ``SX-KAFKA-DENIED`` if it may not be seen."""
+    about = consumer.list_topics(topic, timeout=timeout).topics[topic]
+    if is_denial(about.error):
+        raise denied(settings, "Describe", f"topic {topic}", about.error)
+    return list(about.partitions)
 
 
 def _silent(settings: Settings, what: str) -> SetupError:

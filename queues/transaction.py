@@ -30,7 +30,7 @@ from queues.client import RECONNECT_MS, client_config
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
-from queues.queue_metrics import ABORTS, TRANSACTION_SECONDS, TRANSACTIONS
+from queues.queue_metrics import ABORTS, TAKEOVER_SECONDS, TRANSACTION_SECONDS, TRANSACTIONS
 from queues.transaction_errors import (
     ProducerLost,
     RecordsRefused,
@@ -133,10 +133,12 @@ class TransactionalWriter:
             SetupError: ``SX-KAFKA-DENIED``.
             ProducerLost: the broker does not let the writer in.
         """
+        began = time.perf_counter()
         try:
             self._producer.call("init_transactions", _ASK_AGAIN)
         except RightMissing as error:
             raise self._denied(error.error) from error
+        TAKEOVER_SECONDS.observe(time.perf_counter() - began)
 
     def close(self) -> None:
         """Give the client back. An open transaction is left to the slot's next holder."""

@@ -7,6 +7,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.zookeeper.errors import ParentMissing
 from sardonyx.zookeeper.session import ZooKeeperSession
+from sentinel.sentinel_metrics import VOTES
 
 
 class ElectionClosed(SardonyxError):
@@ -43,6 +44,7 @@ class SentinelElection:
         except ParentMissing:
             elected = None
         if elected is None:
+            VOTES.add(outcome="closed")
             raise ElectionClosed(
                 "SX-SENTINEL-ELECTION",
                 f"the election of a sentinel for link {link} is closed",
@@ -51,5 +53,6 @@ class SentinelElection:
                 where={"job": self._job, "link": link},
             )
         failpoint("voted")
-        self._leaders[link] = elected.decode()
-        return self._leaders[link]
+        leader = self._leaders[link] = elected.decode()
+        VOTES.add(outcome="won" if leader == uuid else "lost")
+        return leader

@@ -31,7 +31,7 @@ from sardonyx.core.secrets import is_secret
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.settings_sections import SparkSettings
 from sardonyx.runtime.temp_dirs import temp_dir
-from spark_tasks import workarounds
+from spark_tasks import spark_metrics, workarounds
 
 _MARK = "@spark "
 _QUIET_LOG4J = f"""
@@ -81,6 +81,14 @@ class _Started:
 
 
 _started: weakref.WeakKeyDictionary[SparkSession, _Started] = weakref.WeakKeyDictionary()
+
+
+def pids() -> list[int]:
+    """Return the process ids of the JVMs that run. Any thread may ask."""
+    return [started.process.pid for started in list(_started.values())]
+
+
+spark_metrics.follow(pids)
 
 
 def start_session(settings: SparkSettings, directory: Path | None = None) -> SparkSession:

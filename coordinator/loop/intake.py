@@ -18,6 +18,7 @@ from msgspec.structs import force_setattr
 
 from coordinator.core.state import Peer, State
 from coordinator.loop.election import Leadership
+from coordinator.loop.leader_metrics import REFUSED
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.log_writer import PendingEntry
 from sardonyx.core import node_paths
@@ -234,12 +235,14 @@ class Intake:
             name = path.rpartition("/")[2]
             if request in self._taken:
                 log.info("request_already_taken", request=name)
+                REFUSED.add(reason="repeated")
                 self._remove(name)
                 continue
             try:
                 event = _decoded(data)
             except ValueError as error:
                 log.warning("request_unreadable", request=name, error=str(error), data=data[:SHOWN])
+                REFUSED.add(reason="unreadable")
                 self._remove(name)
                 continue
             force_setattr(event, "at", at)  # nothing else refers to it yet

@@ -31,7 +31,14 @@ from coordinator.loop.effects_writer import EffectsWriter
 from coordinator.loop.election import RENEW, Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
 from coordinator.loop.job_gc import JobCollector
-from coordinator.loop.leader_metrics import DECIDED, SET_ASIDE, TAKEOVER_SECONDS, TAKEOVERS, TURN_SECONDS
+from coordinator.loop.leader_metrics import (
+    DECIDE_SECONDS,
+    DECIDED,
+    SET_ASIDE,
+    TAKEOVER_SECONDS,
+    TAKEOVERS,
+    TURN_SECONDS,
+)
 from coordinator.loop.limits import DEFAULT, Limits
 from coordinator.loop.link_auditor import LinkAuditor
 from coordinator.loop.link_trimmer import LinkTrimmer
@@ -119,9 +126,9 @@ class Leader:
         self._fencer = SlotFencer(
             side_effects, lambda slot: is_vacant(self.state, slot), settings.peer.patience, runtime
         )
-        self._outside = SideEffectQueue(leadership, self._links, self._fencer, self._intake.read_again)
+        self.outside = SideEffectQueue(leadership, self._links, self._fencer, self._intake.read_again)
         # Beside it.
-        self._snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, archive)
+        self.snapshots = snapshots.SnapshotSchedule(leadership, settings.coordinator, archive)
         self._topics = TopicCollector(side_effects.forget, runtime)
         self._garbage = JobCollector(leadership, self._topics)
         every = settings.coordinator.trim_every
@@ -163,11 +170,6 @@ class Leader:
     def checkpoint(self) -> int:
         """The entry up to which all effects are in the tree."""
         return self._effects.durable
-
-    @property
-    def snapshot(self) -> int:
-        """The entry of the last snapshot that was begun; 0 if there is none."""
-        return self._snapshots.last
 
     @property
     def left_in_inbox(self) -> set[str]:
@@ -280,13 +282,16 @@ class Leader:
 
     def _decide_oldest(self) -> None:
         entries = self._appended.popleft().wait()
-        lines = DecisionLog(entries)
+        lines, seconds = DecisionLog(entries), 0.0
         for n, entry in enumerate(entries, self.state.n + 1):
             slot = slot_left_by(self.state, happened(entry.event))
+            began = self._runtime.now()
             effects = self._decide(n, entry.event)
+            seconds += self._runtime.now() - began
             DECIDED[type(entry.event)] += 1
             lines.decided(self.state, n, entry.event)
             self._take_effects(n, effects, slot)
+        DECIDE_SECONDS.add(seconds)
         self._publish_missing()
         lines.summary(self.state.n)
         self._begin_side_effects()
@@ -305,10 +310,10 @@ class Leader:
 
     def _take_effects(self, n: int, effects: Sequence[Effect], slot: Slot | None) -> None:
         if slot is not None:
-            self._outside.add_slot(n, slot)
+            self.outside.add_slot(n, slot)
         changes = [effect for effect in effects if isinstance(effect, _ON_THE_TREE)]
         if len(changes) < len(effects):
-            self._outside.add(n, [effect for effect in effects if not isinstance(effect, _ON_THE_TREE)])
+            self.outside.add(n, [effect for effect in effects if not isinstance(effect, _ON_THE_TREE)])
         self._effects.add(n, changes)
 
     def _publish_missing(self) -> None:
@@ -321,7 +326,7 @@ class Leader:
     # 4. outside
 
     def _begin_side_effects(self) -> None:
-        self._outside.begin(self.state, self._effects.durable)
+        self.outside.begin(self.state, self._effects.durable)
 
     def settle(self) -> None:
         """Wait until the effects of all decided events are in the tree, begin their side effects, and finish the snapshot that is
@@ -329,7 +334,7 @@ class Leader:
         """
         self._effects.drain()
         self._begin_side_effects()
-        self._snapshots.finish(self._effects.durable)
+        self.snapshots.finish(self._effects.durable)
 
     def _side_effect_done(self, event: AnyEvent) -> None:
         """Called in any thread."""
@@ -340,12 +345,12 @@ class Leader:
 
     def _write_snapshot(self) -> None:
         """Go on with the snapshot that is being written; begin one of the state as it is now, if it is due."""
-        self._snapshots.advance(self._effects.durable)
-        if self._snapshots.due(self.state.n):
+        self.snapshots.advance(self._effects.durable)
+        if self.snapshots.due(self.state.n):
             self._effects.flush()
-            if self._snapshots.writing:
+            if self.snapshots.writing:
                 self.settle()
-            self._snapshots.begin(self.state.n, encode_state(self.state))
+            self.snapshots.begin(self.state.n, encode_state(self.state))
 
     # Taking over
 
@@ -368,7 +373,7 @@ class Leader:
                 break
             except Undecided as undecided:
                 self._set_aside(undecided, checkpoint)
-        self._snapshots.started(snapshot, size)
+        self.snapshots.started(snapshot, size)
         self._log = LogWriter(self._leadership, self.state.n, self._limits, rules=self.state.rules)
         self._effects = EffectsWriter(self._leadership, checkpoint, version, self._limits)
         repaired = self._repair(touched) if self.state.n > checkpoint else 0
@@ -382,9 +387,9 @@ class Leader:
             peers=len(self.state.peers) - len(self.state.by_state["dead"]),
             jobs=len(self.state.names),
         )
-        self._outside.add(self.state.n, unfinished(self.state))
+        self.outside.add(self.state.n, unfinished(self.state))
         for slot, n in left.items():
-            self._outside.add_slot(n, slot)
+            self.outside.add_slot(n, slot)
         if self.state.n:
             self._published_missing = -1  # what the last leader had told is not known
             self._publish_missing()
@@ -458,7 +463,8 @@ class Leader:
         lately = self._runtime.wall() - self._settings.peer.patience
         touched: set[str] = set()
         # Entries before the snapshot are read for their requests only: one may come again that was taken just before it.
-        start = min(self.state.n + 1, max(event_log.last(self._zk) - RECALLED, event_log.begins(self._zk)))
+        latest, self.snapshots.log_begins = event_log.last(self._zk), event_log.begins(self._zk)
+        start = min(self.state.n + 1, max(latest - RECALLED, self.snapshots.log_begins))
         for n, entry in event_log.read_entries(self._zk, start):
             self._intake.remember(entry.request)
             if n <= self.state.n:

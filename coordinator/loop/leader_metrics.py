@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from coordinator.core.peer_states import STATES
 from coordinator.core.state import State
@@ -12,12 +12,21 @@ from sardonyx.core.events import AnyEvent
 from sardonyx.core.names import job_name
 from sardonyx.runtime.metrics import REGISTRY, Gauge, Read
 
+if TYPE_CHECKING:
+    from coordinator.loop.side_effect_queue import SideEffectQueue
+    from coordinator.loop.snapshots import SnapshotSchedule
+
 JOBS = 200
 """Jobs that have series of their own."""
 
 TURN_SECONDS = REGISTRY.histogram(
     "sardonyx_coordinator_turn_seconds",
     "Duration of the leader's turns: read what happened, log it, decide it.",
+    most=1,
+)
+DECIDE_SECONDS = REGISTRY.counter(
+    "sardonyx_coordinator_decide_seconds_total",
+    "Seconds in which this process, as leader, decided about events.",
     most=1,
 )
 APPEND_SECONDS = REGISTRY.histogram(
@@ -48,6 +57,33 @@ STEPPED_DOWN = REGISTRY.counter(
 )
 """Counted by :mod:`coordinator.loop.watchdog`, as what follows of the inbox."""
 
+REFUSED = REGISTRY.counter(
+    "sardonyx_coordinator_requests_refused_total",
+    "Requests that the leader took out of the inbox without deciding about them, by reason: unreadable, or repeated (its writer "
+    "had lost the answer, and sent it again).",
+    ["reason"],
+    most=2,
+)
+SNAPSHOT_SECONDS = REGISTRY.histogram(
+    "sardonyx_coordinator_snapshot_seconds",
+    "Time from the begin of a snapshot until it is complete and what it makes superfluous is removed.",
+    bounds=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    most=1,
+)
+SIDE_EFFECTS = REGISTRY.counter(
+    "sardonyx_coordinator_side_effects_total",
+    "Attempts to create, change, read or delete the topics of a job, by outcome: done, failed (so does the job), again (it is "
+    "repeated).",
+    ["effect", "outcome"],
+    most=15,
+)
+FENCES = REGISTRY.counter(
+    "sardonyx_coordinator_fences_total",
+    "Steps to end what a lost peer left open in Kafka, by outcome: done or failed (Kafka ends it after a timeout).",
+    ["outcome"],
+    most=2,
+)
+
 DECIDED: Counter[type[AnyEvent]] = Counter()
 """Events that this process decided as leader, by kind. Only the leader's thread changes it, without a lock."""
 
@@ -68,6 +104,8 @@ class Measured(Protocol):
     state: State
     turned_at: float | None
     """When its last turn ended, in seconds since 1970."""
+    snapshots: SnapshotSchedule
+    outside: SideEffectQueue
 
     @property
     def epoch(self) -> int:
@@ -77,11 +115,6 @@ class Measured(Protocol):
     @property
     def checkpoint(self) -> int:
         """The entry of the log up to which all effects are in the tree."""
-        ...
-
-    @property
-    def snapshot(self) -> int:
-        """The entry of the log after which the last snapshot was taken."""
         ...
 
 
@@ -112,9 +145,20 @@ def _missing_peers(leader: Measured) -> Mapping[tuple[str, ...], float]:
     return found
 
 
+def _waiting_since(leader: Measured) -> Mapping[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+    for name in list(leader.state.plans):
+        job = leader.state.jobs.get(name)
+        if job is not None and job.waits_for and job.waits_since is not None:
+            labels = (job_name(name),)
+            found[labels] = min(job.waits_since, found.get(labels, job.waits_since))
+    return found
+
+
 LEADING = REGISTRY.gauge("sardonyx_coordinator_leading", "1 while this coordinator leads, else 0.", most=1)
 _one("coordinator_epoch", "Number of the leadership. It grows with each election.", lambda leader: leader.epoch)
 _one("coordinator_log_last", "The last entry of the log that is decided.", lambda leader: leader.state.n)
+_one("coordinator_log_first", "The oldest entry of the log that is kept.", lambda leader: leader.snapshots.log_begins)
 _one(
     "coordinator_checkpoint",
     "The entry of the log up to which all effects are in the tree.",
@@ -123,7 +167,17 @@ _one(
 _one(
     "coordinator_snapshot_last",
     "The entry of the log after which the last snapshot was taken.",
-    lambda leader: leader.snapshot,
+    lambda leader: leader.snapshots.last,
+)
+_one(
+    "coordinator_snapshot_bytes",
+    "Bytes of the state in the last snapshot, which is stored compressed.",
+    lambda leader: leader.snapshots.size,
+)
+_one(
+    "coordinator_side_effects_waiting",
+    "Topics to be created, changed or deleted, and lost peers to be fenced, that are not done.",
+    lambda leader: leader.outside.waiting,
 )
 _one(
     "coordinator_last_turn_timestamp_seconds",
@@ -152,6 +206,13 @@ _many(
     "sx_job",
     JOBS,
     _missing_peers,
+)
+_many(
+    "job_waiting_since_timestamp_seconds",
+    "Since when a running job has lacked virtual peers to go on, in seconds since 1970, for jobs that lack any.",
+    "sx_job",
+    JOBS,
+    _waiting_since,
 )
 GAUGES = (*_ONE, *_MANY)
 

@@ -70,6 +70,11 @@ class SideEffectQueue:
         self._left: dict[Slot, int] = {}
         """Of each slot that waits, the entry by which it was left last."""
 
+    @property
+    def waiting(self) -> int:
+        """Those that are not begun, and those that are begun and not done. Any thread may ask."""
+        return len(self._waiting) + self._links.pending + self._fencer.pending
+
     def add(self, n: int, effects: Sequence[OuterEffect]) -> None:
         """Take in side effects of entry ``n``."""
         self._waiting += ((n, effect) for effect in effects)

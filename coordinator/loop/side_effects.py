@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import structlog
 
+from coordinator.loop.leader_metrics import SIDE_EFFECTS
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks, ReadLinks
 from sardonyx.core.errors import Failure, InputError, SardonyxError, SetupError, failure_of
 from sardonyx.core.events import (
@@ -43,6 +44,14 @@ ATTEMPTS = 5
 """How often the creation of links is tried when it fails in a way that is not an answer, before the job fails."""
 
 LinksEffect = CreateLinks | ReadLinks | DeleteLinks | ChangeLinks | DropLinks
+_NAMES: dict[type[LinksEffect], str] = {
+    CreateLinks: "create",
+    ReadLinks: "read",
+    DeleteLinks: "delete",
+    ChangeLinks: "change",
+    DropLinks: "drop",
+}
+"""The effects, as metrics name them."""
 Since = dict[str, dict[str, list[int | None]]]
 """By task and topic, the committed offset in each partition; None where nothing was committed."""
 log = structlog.get_logger()
@@ -160,6 +169,11 @@ class LinksWorker:
         self.begun: set[str] = set()
         """Jobs whose links this one has begun to create and not to delete."""
 
+    @property
+    def pending(self) -> int:
+        """How many effects are not done."""
+        return self._worker.pending
+
     def submit(self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None = None) -> None:
         """Have an effect of entry ``n`` carried out, after those of the same job. ``rewired``: of a change."""
         self._worker.submit(effect.job, partial(self._attempt, n, effect, spec, rewired))
@@ -173,6 +187,8 @@ class LinksWorker:
         (self.begun.add if creates else self.begun.discard)(effect.job)
         failpoint("before-side-effect")
         event = self._run(n, effect, spec, rewired, attempt)
+        outcome = "again" if event is None else "failed" if isinstance(event, LinksFailed) else "done"
+        SIDE_EFFECTS.add(effect=_NAMES[type(effect)], outcome=outcome)
         failpoint("after-side-effect")
         if self._worker.closed:  # `begun` says so too, to a leader that closes this right now
             if creates:

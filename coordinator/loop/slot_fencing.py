@@ -22,6 +22,7 @@ from typing import Protocol
 
 import structlog
 
+from coordinator.loop.leader_metrics import FENCES
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
@@ -61,6 +62,11 @@ class SlotFencer:
         self._runtime = runtime
         self._worker = RetryingWorker("fence", threads=THREADS, runtime=runtime)
 
+    @property
+    def pending(self) -> int:
+        """How many slots are still to be fenced."""
+        return self._worker.pending
+
     def submit(self, n: int, slot: Slot, spec: JobSpec) -> None:
         """Fence a slot that no peer has held since entry ``n``. Does not wait."""
         self._worker.submit(slot, partial(self._fence, self._runtime.now(), n, slot, spec))
@@ -80,7 +86,9 @@ class SlotFencer:
             try:
                 end(slot, spec)
             except Exception as error:  # noqa: BLE001 - see above
+                FENCES.add(outcome="failed")
                 log.warning("slot_not_fenced", what=what, n=n, **slot._asdict(), error=str(error))
             else:
+                FENCES.add(outcome="done")
                 log.info("slot_fenced", what=what, n=n, **slot._asdict())
         return True

@@ -16,12 +16,14 @@ import zlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
 from coordinator.loop.election import Leadership
 from coordinator.loop.event_log import FIRST, begins, compacted, refuse_other_format, unreadable
+from coordinator.loop.leader_metrics import SNAPSHOT_SECONDS
 from coordinator.loop.log_archive import LogArchive, Write
 from coordinator.loop.pipeline import PendingCommit, WritePipeline
 from sardonyx.core import node_paths
@@ -152,25 +154,28 @@ class SnapshotSchedule:
         self._archive = None if archive is None else LogArchive(leadership.zk, archive)
         self._settings = settings
         self._writer: SnapshotWriter | None = None
+        self._began = 0.0
+        self.last: int = 0
+        """The entry of the snapshot that was begun last; 0 if there is none."""
+        self.size: int = 0
+        """Bytes of the state in it."""
+        self.log_begins: int = FIRST
+        """The oldest entry that is kept, as this leadership knows it."""
         self.started(0, 0)
 
     def started(self, n: int, size: int) -> None:
         """The last snapshot is that after entry ``n``, and its state has so many bytes."""
-        self._last = n
+        self.last, self.size = n, size
         self._distance = max(self._settings.snapshot_every, size // STATE_AN_ENTRY)
-
-    @property
-    def last(self) -> int:
-        """The entry of the snapshot that was begun last; 0 if there is none."""
-        return self._last
 
     def due(self, n: int) -> bool:
         """Whether the state after entry ``n`` should be stored."""
-        return n - self._last >= self._distance
+        return n - self.last >= self._distance
 
     def begin(self, n: int, state: bytes) -> None:
         """Begin to store the state after entry ``n``; the snapshot before it must be finished."""
         self.started(n, len(state))
+        self._began = self._leadership.zk.runtime.now()
         self._writer = SnapshotWriter(self._leadership, n, state)
         self._writer.advance(0)
 
@@ -199,8 +204,9 @@ class SnapshotSchedule:
             self._writer.advance(durable)
         self._writer = None
         thin(self._leadership)
-        removed = compact(self._leadership, keep=self._settings.keep_log, archive=self._archive)
-        log.debug("snapshot_written", n=self._last, entries_removed=removed)
+        self.log_begins, removed = compact(self._leadership, keep=self._settings.keep_log, archive=self._archive)
+        SNAPSHOT_SECONDS.observe(self._leadership.zk.runtime.now() - self._began)
+        log.debug("snapshot_written", n=self.last, entries_removed=removed)
 
 
 def thin(leadership: Leadership) -> None:
@@ -290,8 +296,17 @@ def _remove(leadership: Leadership, n: int) -> None:
     leadership.commit([*parts, Delete(node_paths.snapshot(n))])
 
 
-def compact(leadership: Leadership, *, keep: int, archive: LogArchive | None = None) -> int:
-    """Remove the log and the snapshots before a certain snapshot. Returns how many entries were removed.
+class Compacted(NamedTuple):
+    """What a compaction has left and done."""
+
+    begins: int
+    """The oldest entry that is kept."""
+    removed: int
+    """How many entries were removed."""
+
+
+def compact(leadership: Leadership, *, keep: int, archive: LogArchive | None = None) -> Compacted:
+    """Remove the log and the snapshots before a certain snapshot.
 
     That is the newest sparse snapshot (:data:`SPARSE`) that can be read and is at least ``keep`` entries before the latest but
     one, and, with an archive, up to which that holds all entries. So the log always begins at 1 or right after a snapshot that
@@ -313,7 +328,7 @@ def compact(leadership: Leadership, *, keep: int, archive: LogArchive | None = N
     for n in map(int, zk.children(node_paths.SNAPSHOT)):
         if n + 1 < start:
             _remove(leadership, n)
-    return _remove_entries(leadership, start)
+    return Compacted(start, _remove_entries(leadership, start))
 
 
 def _remove_entries(leadership: Leadership, start: int) -> int:

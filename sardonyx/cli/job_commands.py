@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from coordinator.history.revisions import RevisionMade
     from coordinator.history.timeline import TimelineEvent
     from sardonyx.client.client import Client, JobHandle
-    from sardonyx.client.views import JobView, Why
+    from sardonyx.client.reasons import Why
+    from sardonyx.client.views import JobView
     from sardonyx.core.plan import JobPlan
 
 Form = Literal["text", "mermaid", "dot", "json"]

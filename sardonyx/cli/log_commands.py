@@ -331,7 +331,7 @@ def at(call: Call, n: N) -> None:
 
 def _put_cluster(call: Call, state: State, when: float | None) -> None:
     from sardonyx.cli.tables import job_headline, peers_table, tasks_table
-    from sardonyx.client.views import cluster_view
+    from sardonyx.client.cluster_views import cluster_view
 
     view = cluster_view(state, when)
     if call.json:

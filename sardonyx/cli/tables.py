@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from sardonyx.cli.event_text import clock
-from sardonyx.client.views import JobView, Lag, LinkLag, PeerView, TaskView
+from sardonyx.client.cluster_views import PeerView
+from sardonyx.client.lags import Lag, LinkLag
+from sardonyx.client.views import JobView, TaskView
 from sardonyx.core.events import UNKNOWN_JOB
 from sardonyx.core.units import bytes_text, duration
 

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from sardonyx.client.lags import LinkAudit, LinkLag, PartitionLag
 from sardonyx.client.links import facts_of
-from sardonyx.client.views import JobView, LinkAudit, LinkLag, PartitionLag, laid_out
+from sardonyx.client.views import JobView, laid_out
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.notes import JobNote

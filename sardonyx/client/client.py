@@ -21,21 +21,14 @@ import msgspec
 import structlog
 
 from sardonyx.client.checkpoints import moment
+from sardonyx.client.cluster_views import PeerView, peer_view
 from sardonyx.client.ids import asker, find_job, find_peer, new_id, unknown_peer
 from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.policy import Policy
+from sardonyx.client.reasons import Why
 from sardonyx.client.row_counts import is_untouched
 from sardonyx.client.scales import CARRY_OUT
-from sardonyx.client.views import (
-    JobView,
-    PeerView,
-    Policy,
-    TaskView,
-    Why,
-    job_view,
-    laid_out,
-    peer_view,
-    task_notes,
-)
+from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_notes
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Set

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.links import facts_of
-from sardonyx.client.views import LinkLag, TaskView, laid_out
+from sardonyx.client.views import TaskView, laid_out
 from sardonyx.core.back_pressure import Hold, bounds_of, goes_on, held
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from sardonyx.client import waiting
 from sardonyx.client.asks_kafka import AsksKafka
 from sardonyx.client.goes_back import GoesBack
 from sardonyx.client.ids import asker, job_gone, job_has_letters
+from sardonyx.client.reasons import Why
 from sardonyx.client.scales import CARRY_OUT, Scales
 from sardonyx.client.stopping import Stop, check_stop, held_by, rules_of
-from sardonyx.client.views import JobView, Why, waiting_for
+from sardonyx.client.views import JobView, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobStopped

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from queues.backlog import NO_BACKLOG, Backlog
+from sardonyx.client.lags import LinkAudit, LinkLag, PartitionLag
 from sardonyx.client.links import facts_of, links_stand
-from sardonyx.client.views import LinkAudit, LinkLag, PartitionLag, laid_out, task_notes
+from sardonyx.client.views import laid_out, task_notes
 from sardonyx.core.back_pressure import bounds_of
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph

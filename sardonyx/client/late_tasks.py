@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import LATE, facts_of, verdict
-from sardonyx.client.views import LinkLag, TaskView
+from sardonyx.client.views import TaskView
 from sardonyx.core.text import plural
 
 if TYPE_CHECKING:

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from coordinator.core.entitlement import targets
 from coordinator.core.state import State
-from sardonyx.client.views import JobShare, Policy
+from sardonyx.core.events import Scheduler
+
+
+class JobShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running job is entitled to."""
+
+    id: str
+    has: int
+    """Its virtual peers now."""
+    share: int
+    """How many it is entitled to."""
+    least: int
+    """How many it cannot go on without."""
+    queued: bool
+    priority: int
+    weight: float
+    percentage: float | None
+    max_peers: int | None
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How virtual peers are divided among jobs."""
+
+    scheduler: Scheduler
+    peers: int
+    """Virtual peers that are idle or have a task."""
+    jobs: list[JobShare]
+    """Those that run, in order of submission."""
 
 
 def policy_of(state: State) -> Policy:

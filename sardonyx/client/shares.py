@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from coordinator.history import reader
 from sardonyx.client.ids import asker
-from sardonyx.client.policy import policy_of
-from sardonyx.client.views import Policy
+from sardonyx.client.policy import Policy, policy_of
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import JobScaled, PolicySet, Scheduler, SetAside, happened
 from sardonyx.core.structure import share_problems

@@ -10,13 +10,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sardonyx.client.views import LinkLag, ShownState, TaskView
+from sardonyx.client.lags import LinkLag
+from sardonyx.client.views import ShownState, TaskView
 from sardonyx.core.units import duration
 
 LATE = 10.0
 """Seconds that the oldest unread row may wait before its reader counts as late."""
 STILL = 30.0
 """Seconds without a committed row after which a task with peers and unread rows counts as stuck."""
+FULL = 0.8
+"""The share of the time in which the peers of a task have a batch in hand from which they count as fully busy."""
 
 Word = Literal[
     "done",
@@ -54,6 +57,8 @@ class Facts(NamedTuple):
     """By how many rows a second what is unread grows; negative: it shrinks."""
     still: float | None = None
     """Seconds since it committed a row."""
+    busy: float | None = None
+    """The share of the last seconds in which its peers had a batch in hand, from 0 to 1."""
 
 
 def facts_of(
@@ -122,6 +127,21 @@ def _grows(facts: Facts) -> bool:
     return facts.growth is not None and facts.growth > 0
 
 
+def _full(facts: Facts) -> bool:
+    """Whether it has all the peers that it can take."""
+    return facts.limit is not None and facts.peers >= facts.limit
+
+
+def _overworked(facts: Facts) -> bool:
+    return facts.busy is not None and facts.busy >= FULL
+
+
+def _cannot_follow(facts: Facts) -> str:
+    why = [f"its peers are busy for {facts.busy:.0%} of the time"] if _overworked(facts) else []
+    why += [f"it can take no more peers than {facts.limit}"] if _full(facts) else []
+    return f"{_waiting(facts)}, more rows come than it reads, and {' and '.join(why)}"
+
+
 def _deserted(facts: Facts) -> bool:
     return facts.peers == 0 and not facts.bound and (bool(facts.unread) or facts.state == "running")
 
@@ -175,8 +195,8 @@ _TABLE: tuple[_Row, ...] = (
     (
         "bottleneck",
         "warn",
-        lambda f: _late(f) and _grows(f) and f.limit is not None and f.peers >= f.limit,
-        lambda f: f"{_waiting(f)}, more rows come than it reads, and it can take no more peers than {f.limit}",
+        lambda f: _late(f) and _grows(f) and (_overworked(f) or _full(f)),
+        _cannot_follow,
     ),
     ("catches up", "info", lambda f: _late(f) and f.growth is not None and f.growth < 0, _catching_up),
     ("behind", "warn", _late, _behind),

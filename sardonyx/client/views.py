@@ -1,90 +1,26 @@
-"""A job, its tasks and the peers as clients see them: the notes in ZooKeeper with row counts. Pure."""
+"""A job and its tasks as clients see them: the notes in ZooKeeper with row counts. Pure."""
 
 from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from coordinator.core.explanation import Code, Explanation
-from queues.backlog import Precision
+from sardonyx.client.lags import Lag, LinkLag, joint_lag
 from sardonyx.client.row_counts import counts_of, written_in_place
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
-from sardonyx.core.events import ENDED, Counts, JobStatus, PeerState, Scheduler, TaskState
-from sardonyx.core.graph import Graph, LinkKind, Stage, graph_of
-from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
+from sardonyx.core.events import ENDED, Counts, JobStatus, TaskState
+from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.notes import JobNote, TaskNote
 from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
 from sardonyx.core.text import plural
 
-if TYPE_CHECKING:
-    from coordinator.core.state import State
-
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status. It is ``submitted`` until a coordinator has taken the job in."""
-
-
-class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader has not read yet."""
-
-    records: int | None = None
-    """None: not known."""
-    unit: Literal["records", "splits"] = "records"
-    """What ``records`` counts. An input that is not a topic counts its splits, the pieces that peers read."""
-    precision: Precision = "unknown"
-    """How well ``records`` is known; ``at-most``: there may be fewer."""
-    seconds: float | None = None
-    """How long ago its oldest record was written; 0 if nothing is unread, None: not known."""
-
-
-class LinkLag(Lag, frozen=True, kw_only=True):
-    """What is unread on a link that a task reads."""
-
-    link: str
-    reader: str
-    kind: LinkKind
-    topic: str
-    max_backlog: int | None = None
-    """How many of its rows may be unread before the task that writes it pauses; None: any number."""
-    kept_bytes: int | None = None
-    """About how many bytes its topic holds, read or not; None: not known, or a topic of yours."""
-    kept_seconds: float | None = None
-    """How long ago the oldest record of its topic was written; 0 if it holds none; None as above."""
-
-
-class PartitionLag(Lag, frozen=True, kw_only=True):
-    """What is unread in one partition that a task reads."""
-
-    link: str
-    topic: str
-    partition: int
-    committed: int | None = None
-    """The next offset to read, as the task has committed it; None: nothing yet."""
-    end: int | None = None
-    """The offset after the last record that it is to read, of those that are there."""
-
-
-class LinkAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a link between two tasks, as committed; None where they are not known."""
-
-    link: str
-    writer: str
-    reader: str
-    written: int | None = None
-    """By the task that writes to it."""
-    read: int | None = None
-    """By the task that reads it."""
-    unread: int | None = None
-    """Written and not read yet."""
-    lost: int | None = None
-    """Written, neither read nor there to be read."""
-    twice: int | None = None
-    """Read or there to be read, and never written."""
-
-
 ShownState = TaskState | Literal["stopped"]
 """A task's state; ``stopped``: it had begun when its job failed or was killed."""
 
@@ -164,139 +100,6 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(name)
 
 
-class PeerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One virtual peer."""
-
-    id: str
-    state: PeerState
-    job: str | None = None
-    task: str | None = None
-    slot: int | None = None
-    host: str = ""
-    pid: int = 0
-    daemon: str = ""
-    since: float | None = None
-    """When it entered its state, seconds since 1970; None if that is not known."""
-    version: str = ""
-    tags: tuple[str, ...] = ()
-    drained: bool = False
-    """Whether a user has taken it out: it gets no further task."""
-
-
-class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole deployment after one event of its log."""
-
-    n: int
-    at: float | None
-    """When the coordinator took that event in, seconds since 1970."""
-    deployment: str
-    peers: list[PeerView]
-    jobs: list[JobView]
-    """The latest first. Only tasks with final counts show rows."""
-
-
-class JobShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running job is entitled to."""
-
-    id: str
-    has: int
-    """Its virtual peers now."""
-    share: int
-    """How many it is entitled to."""
-    least: int
-    """How many it cannot go on without."""
-    queued: bool
-    priority: int
-    weight: float
-    percentage: float | None
-    max_peers: int | None
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How virtual peers are divided among jobs."""
-
-    scheduler: Scheduler
-    peers: int
-    """Virtual peers that are idle or have a task."""
-    jobs: list[JobShare]
-    """Those that run, in order of submission."""
-
-
-class Outside(msgspec.Struct, frozen=True):
-    """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
-
-    code: Literal[
-        "not-led",
-        "backlog",
-        "submitted",
-        "kafka-away",
-        "clock-held",
-        "rows-wait",
-        "held",
-        "long-batch",
-        "late",
-        "loop-goes-on",
-    ]
-    text: str
-
-
-HOLDING: frozenset[Code] = frozenset(
-    {
-        "topics-creating",
-        "no-live-peers",
-        "peers-missing",
-        "peers-too-old",
-        "starved-by-unbounded-jobs",
-        "task-backing-off",
-        "unanswered",
-    }
-)
-"""Reasons that keep a job, or a part of it, from going on. Tasks that only wait for their turn are not among them."""
-
-
-class Why(msgspec.Struct, frozen=True):
-    """Why a job does not run, or that it does."""
-
-    explanation: Explanation
-    """What follows from the log."""
-    outside: list[Outside] = []
-    """What does not follow from the log. It matters more."""
-
-    @property
-    def in_short(self) -> str | None:
-        """The main thing that keeps the job from continuing, in one line, or else the change that is made at a time."""
-        if self.outside:
-            return self.outside[0].text
-        reasons = self.explanation.reasons
-        held = next((reason.text for reason in reasons if reason.code in HOLDING), None)
-        return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
-
-
-def cluster_view(state: State, at: float | None = None) -> ClusterView:
-    """Show the deployment as it is in a state of the coordinator."""
-    jobs = [
-        job_view(
-            name,
-            job.spec,
-            laid_out(job.spec, state.deployment, name),
-            job.note(),
-            {task_name: task.note() for task_name, task in job.tasks.items()},
-        )
-        for name, job in state.jobs.items()
-    ]
-    peers = [
-        peer_view(
-            name,
-            note,
-            PulseNote(peer.daemon, peer.host, peer.pid, peer.version, peer.format, tuple(sorted(peer.tags))),
-            peer.since,
-        )
-        for name, peer in sorted(state.peers.items())
-        if (note := peer.note()) is not None
-    ]
-    return ClusterView(n=state.n, at=at, deployment=state.deployment, peers=peers, jobs=jobs[::-1])
-
-
 def laid_out(spec: JobSpec, deployment: str, job: str) -> Graph:
     """A job's graph; without tasks for one that was submitted without the client's validation, and refused."""
     try:
@@ -359,13 +162,10 @@ def job_view(
     )
 
 
-WEAKEST: tuple[Precision, ...] = ("unknown", "estimate", "at-most", "exact")
-
-
 def with_lag(view: JobView, found: Sequence[LinkLag]) -> JobView:
     """The same job, with what each task has not read yet."""
     tasks = [
-        msgspec.structs.replace(task, lag=_joint_lag(its)) if its else task
+        msgspec.structs.replace(task, lag=joint_lag(its)) if its else task
         for task in view.tasks
         for its in [[lag for lag in found if lag.reader == task.name]]
     ]
@@ -376,21 +176,6 @@ def with_positions(view: JobView, found: Mapping[str, dict[str, list[int]]]) -> 
     """The same job with the positions of its tasks: by task, by topic, the next offset in each partition."""
     tasks = [msgspec.structs.replace(task, positions=found.get(task.name, task.positions)) for task in view.tasks]
     return msgspec.structs.replace(view, tasks=tasks)
-
-
-def _joint_lag(lags: Sequence[LinkLag]) -> Lag:
-    """Join the lags of several links of one reader.
-
-    Records add up, and the longest wait counts. The least precise link decides the precision.
-    """
-    records = [lag.records for lag in lags if lag.records is not None]
-    seconds = [lag.seconds for lag in lags if lag.seconds is not None]
-    return Lag(
-        records=sum(records) if len(records) == len(lags) else None,
-        unit=lags[0].unit,
-        precision=min((lag.precision for lag in lags), key=WEAKEST.index),
-        seconds=max(seconds) if len(seconds) == len(lags) else None,
-    )
 
 
 def task_notes(
@@ -465,25 +250,6 @@ def _joint_state(states: Sequence[ShownState]) -> ShownState:
     if all(state == "complete" for state in states):
         return "complete"
     return "pending" if all(state == "pending" for state in states) else "running"
-
-
-def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float | None = None) -> PeerView:
-    """One peer from its state node and, while it lives, its pulse; ``since`` from the log."""
-    assignment, pulse = note.assignment, pulse or PulseNote()
-    return PeerView(
-        id=peer,
-        state=note.state,
-        job=assignment.job if assignment else None,
-        task=assignment.task if assignment else None,
-        slot=assignment.slot if assignment else None,
-        host=pulse.host,
-        pid=pulse.pid,
-        daemon=pulse.daemon,
-        since=since,
-        version=pulse.version,
-        tags=pulse.tags,
-        drained=note.drained,
-    )
 
 
 def waiting_for(view: JobView, *, led: bool) -> str | None:

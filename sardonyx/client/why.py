@@ -20,7 +20,7 @@ from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches
-from sardonyx.client.views import Outside, Why
+from sardonyx.client.reasons import Outside, Why
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
 from sardonyx.core.errors import SardonyxError, SetupError

@@ -21,7 +21,8 @@ REQUEST_SECONDS = REGISTRY.histogram(
 )
 CERTIFICATES = REGISTRY.gauge(
     "sardonyx_certificate_ends_timestamp_seconds",
-    "Until when the certificate is valid that a setting names, with which the process logs in, in seconds since 1970.",
+    "Until when the certificate is valid that a setting names, with which the process logs in, in seconds since 1970. The extra "
+    "`signed` brings the library that reads it.",
     ["setting"],
     most=3,
 )

@@ -64,6 +64,12 @@ class RetryingWorker:
         """Whether :meth:`close` was called. A running attempt may ask."""
         return self._closed
 
+    @property
+    def pending(self) -> int:
+        """How many pieces of work are not done. Any thread may ask."""
+        with self._changed:
+            return sum(map(len, self._work.values()))
+
     def submit(self, key: Hashable, attempt: Attempt) -> None:
         """Have a piece of work done, after all others of the same key. Does not wait. Nothing happens after :meth:`close`."""
         with self._changed:

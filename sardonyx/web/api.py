@@ -15,10 +15,13 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from coordinator.history.timeline import TimelineEvent
+from sardonyx.client.cluster_views import PeerView, peer_view
 from sardonyx.client.dead_letters import Stored
 from sardonyx.client.ids import find_job
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.peek import Peek
-from sardonyx.client.views import JobView, LinkLag, PeerView, Why, peer_view
+from sardonyx.client.reasons import Why
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import Failure, SardonyxError, failure_of
 from sardonyx.core.notes import PulseNote
 from sardonyx.core.secrets import masked
@@ -138,7 +141,8 @@ class Api:
         targets = self.source.targets
         if isinstance(targets, str):
             raise no_targets(targets)
-        return msgspec.json.encode(targets.now())
+        with self._errors_told():
+            return msgspec.json.encode(targets.now())
 
     def session(self, visitor: Visitor) -> bytes:
         """Who asks, and what that person may do here."""

@@ -32,6 +32,7 @@ from sardonyx.web.api import ADDRESSES, Address, Api
 from sardonyx.web.guard import App, Guard
 from sardonyx.web.hub import STREAMS, Hub
 from sardonyx.web.openapi import document
+from sardonyx.web.page_metrics import STREAMS as OPEN_STREAMS
 from sardonyx.web.problems import no_method, no_path, problem_of
 from sardonyx.web.source import Source
 
@@ -89,6 +90,7 @@ def application(source: Source, port: int, hosts: Iterable[str] = (), access: Ac
     api = Api(source)
     hub = Hub(api.topic)
     source.on_change(hub.changed)
+    OPEN_STREAMS.follow(lambda: {(): hub.streams})
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

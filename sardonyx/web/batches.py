@@ -200,11 +200,12 @@ class LiveBatches:
                 self._problem = f"{error.message}: {error.fix}"
                 self._closed.wait(AGAIN)
                 continue
-            self._problem = ""
             try:
                 while not self._closed.is_set():
                     self._kept.take(reader.read(0.5))
+                    self._problem = ""
             except SetupError as error:
                 self._problem = f"{error.message}: {error.fix}"
+                self._closed.wait(AGAIN)
             finally:
                 reader.close()

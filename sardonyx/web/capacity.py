@@ -9,8 +9,8 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.core.scheduling import waits_for
 from coordinator.core.state import State
-from sardonyx.client.policy import policy_of
-from sardonyx.client.views import HOLDING, JobShare
+from sardonyx.client.policy import JobShare, policy_of
+from sardonyx.client.reasons import HOLDING
 from sardonyx.core.events import Scheduler
 from sardonyx.web.book import Book
 

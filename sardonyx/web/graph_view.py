@@ -6,8 +6,9 @@ import msgspec
 
 from coordinator.core.state import Job, State
 from queues.backlog import Precision
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, facts_of, verdict
-from sardonyx.client.views import JobView, LinkLag, ShownState, TaskView, laid_out
+from sardonyx.client.views import JobView, ShownState, TaskView, laid_out
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
 from sardonyx.web.layout import HEIGHT, MARGIN, WIDTH, Layout, lay_out
@@ -142,12 +143,11 @@ def graph_view(
     samples = samples or Samples()
     limits = state.plans[name].limit if name in state.plans else {}
     by_link = {lag.link: lag for lag in lags or ()}
-    judged: dict[str, Verdict] = {}
-    unread: dict[str, int | None] = {}
+    known: dict[str, Facts] = {}
     for task in view.tasks:
         read = [lag for lag in lags or () if lag.reader == task.name]
-        facts = _facts(task, job, limits.get(task.name), read, samples)
-        judged[task.name], unread[task.name] = verdict(facts), facts.unread
+        known[task.name] = _facts(task, job, limits.get(task.name), read, samples)
+    judged = {name: verdict(facts) for name, facts in known.items()}
     fused = {task.name for stage in graph.stages for task in stage.fused}
     drawn = [_edge(graph, edge, layout, by_link, samples, judged) for edge in edges]
     slowest = slowest_way(graph.order, drawn)
@@ -177,7 +177,7 @@ def graph_view(
                 skipped=task.skipped,
                 late=task.late,
                 rates=samples.rates(task.name),
-                busy=samples.busy(task.name, task.peers, unread[task.name]),
+                busy=known[task.name].busy,
             )
             for task in view.tasks
         ],
@@ -210,7 +210,8 @@ def _facts(task: TaskView, job: Job, limit: int | None, lags: list[LinkLag], sam
     kept = job.tasks.get(task.name)
     backing_off = kept is not None and kept.backing_off and not job.ended
     still = samples.rates(task.name).still
-    return facts_of(task, lags, samples.growth, limit, suspended=job.suspended, backing_off=backing_off, still=still)
+    facts = facts_of(task, lags, samples.growth, limit, suspended=job.suspended, backing_off=backing_off, still=still)
+    return facts._replace(busy=samples.busy(task.name, task.peers, facts.unread))
 
 
 def _edge(

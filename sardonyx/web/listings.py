@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from coordinator.core.state import State
-from sardonyx.client.views import PeerView
+from sardonyx.client.cluster_views import PeerView
 from sardonyx.web.book import Book
 from sardonyx.web.overview import JobLine, job_lines
 from sardonyx.web.queries import JobsQuery

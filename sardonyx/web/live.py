@@ -18,7 +18,7 @@ from queues.kafka_release import loses_ends
 from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
 from sardonyx.client.job_handle import JobHandle
-from sardonyx.client.views import LinkLag
+from sardonyx.client.lags import LinkLag
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.notes import EpochNote
@@ -30,6 +30,7 @@ from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, LiveBatches, NoBatches
 from sardonyx.web.book import Book, Words
 from sardonyx.web.lag_meter import JobLag, LagMeter
+from sardonyx.web.page_metrics import READ_AT, SHOWN
 from sardonyx.web.partitions import LivePartitions, NoPartitions, Partitions
 from sardonyx.web.rows import Rows
 from sardonyx.web.sight import Sample, Samples, Standing
@@ -207,6 +208,8 @@ class LiveSource:
         self._requests = zk.children(node_paths.INBOX)
         change = zk.last_change(f"{node_paths.INBOX}/{self._requests[0]}") if self._requests else None
         self._oldest = None if change is None else change[1]
+        SHOWN.set(self.book.last)
+        READ_AT.set(time.time())
         back, self._away, self._problem = self._away is not None, None, ""
         seen = (len(self._candidates), len(self._requests), str(self._epoch))
         told, self._seen = seen != self._seen, seen

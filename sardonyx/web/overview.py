@@ -12,7 +12,9 @@ from coordinator.core.explain import explain
 from coordinator.core.explanation import Code, Explanation
 from coordinator.core.state import Job, State
 from coordinator.history.timeline import TimelineEvent
-from sardonyx.client.views import HOLDING, JobView, LinkLag, Outside, ViewStatus, Why, job_view, laid_out
+from sardonyx.client.lags import LinkLag
+from sardonyx.client.reasons import HOLDING, Outside, Why
+from sardonyx.client.views import JobView, ViewStatus, job_view, laid_out
 from sardonyx.core.events import ENDED, PeerState
 from sardonyx.core.text import counted
 from sardonyx.core.units import duration

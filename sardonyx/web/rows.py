@@ -7,8 +7,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -23,14 +22,13 @@ from sardonyx.client.peek import Peek
 from sardonyx.client.views import laid_out
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec
+from sardonyx.web.turns import Turns
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
 
 AT_ONCE = 4
 """Looks into Kafka at one time."""
-PATIENCE = 20.0
-"""Seconds that one may wait for its turn."""
 COUNTING = 5.0
 """Seconds for which letters are counted in one look; the next one goes on from there."""
 ERRORS = 50
@@ -92,14 +90,14 @@ class Rows:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
+        self._turns = Turns("rows", AT_ONCE)
         self._lock = threading.Lock()
         self._piles: dict[tuple[str, str], _Pile] = {}
 
     def peek(self, job: str, spec: JobSpec, link: str, query: PeekQuery) -> Peek:
         """Rows of a link. Raises what :meth:`JobHandle.peek` raises, and ``SX-WEB-BUSY``."""
-        with self._turn():
-            return JobHandle(self._client, job, spec).peek(link, query.limit, query.partition, query.begin)
+        wanted = link, query.limit, query.partition, query.begin
+        return self._turns.shared((job, *wanted), lambda: JobHandle(self._client, job, spec).peek(*wanted))
 
     def piles(self, jobs: Mapping[str, JobSpec], only: str = "") -> list[LetterPile]:
         """The dead letters of all jobs by task, or of one job. Each letter is read once, however many viewers ask.
@@ -118,7 +116,7 @@ class Rows:
         self._client.settings.require("kafka")
         from queues.admin import topics
 
-        with self._turn(), self._lock:  # one counts, and the others get what it has counted
+        with self._turns.turn(), self._lock:  # one counts, and the others get what it has counted
             there = topics(self._client.settings)
             until = time.monotonic() + COUNTING
             self._piles = {key: pile for key, pile in self._piles.items() if key in kept}
@@ -133,27 +131,13 @@ class Rows:
 
     def letters(self, job: str, task: str, first: int, most: int) -> list[Stored]:
         """Letters of a task. Raises what :meth:`DeadLetters.letters` raises, and ``SX-WEB-BUSY``."""
-        with self._turn():
+        with self._turns.turn():
             return [_shown(each) for each in DeadLetters(self._client).letters(job, task, first, most)]
 
     def letter(self, job: str, task: str, offset: int) -> Stored:
         """One letter. Raises what :meth:`DeadLetters.show` raises, and ``SX-WEB-BUSY``."""
-        with self._turn():
+        with self._turns.turn():
             return _shown(DeadLetters(self._client).show(job, offset, task))
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self._turns.acquire(timeout=PATIENCE):
-            raise SardonyxError(
-                "SX-WEB-BUSY",
-                "too many look at rows at this moment",
-                cause=f"{AT_ONCE} others do, and none of them has ended within {PATIENCE:.0f} s",
-                fix="try again",
-            )
-        try:
-            yield
-        finally:
-            self._turns.release()
 
 
 class _Pile:

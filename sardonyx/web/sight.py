@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from sardonyx.client.views import JobView, LinkLag
+from sardonyx.client.lags import LinkLag
+from sardonyx.client.views import JobView
 
 SPAN = 12.0
 """Seconds over which rates are taken."""

@@ -190,6 +190,15 @@ CASES: dict[str, tuple[list[Histories], list[Histories]]] = {
         [{f'{BUCKET}"0.5"}}': "0+50x20", f'{BUCKET}"5"}}': "0+100x20", f'{BUCKET}"+Inf"}}': "0+100x20"}],
         [{f'{BUCKET}"0.5"}}': "0+1000x20", f'{BUCKET}"5"}}': "0+1001x20", f'{BUCKET}"+Inf"}}': "0+1001x20"}],
     ),
+    "SardonyxTopicsFail": (
+        [{'sardonyx_coordinator_side_effects_total{deployment="d", effect="create", outcome="again"}': "0+1x20"}],
+        [
+            {
+                'sardonyx_coordinator_side_effects_total{deployment="d", effect="create", outcome="again"}': "2x20",
+                'sardonyx_coordinator_side_effects_total{deployment="d", effect="create", outcome="done"}': "0+9x20",
+            }
+        ],
+    ),
     "SardonyxKafkaReleaseBad": (
         [{'sardonyx_kafka_loses_ends{deployment="d", instance="w"}': "0x9 1x11"}],
         [{'sardonyx_kafka_loses_ends{deployment="d", instance="w"}': "0x20"}],
@@ -197,6 +206,10 @@ CASES: dict[str, tuple[list[Histories], list[Histories]]] = {
     "SardonyxCertificateEnds": (
         [{f"sardonyx_certificate_ends_timestamp_seconds{{{CERTIFICATE}}}": "1.2e6x20"}],
         [{f"sardonyx_certificate_ends_timestamp_seconds{{{CERTIFICATE}}}": "1.3e6x20"}],
+    ),
+    "SardonyxWebBehind": (
+        [{'sardonyx_web_log_read_timestamp_seconds{deployment="d", instance="w"}': "0+60x15 900x5"}],
+        [{'sardonyx_web_log_read_timestamp_seconds{deployment="d", instance="w"}': "0+60x20"}],
     ),
     "SardonyxSnapshotOld": (
         [

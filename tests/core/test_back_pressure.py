@@ -14,7 +14,8 @@ import pytest
 from peer.back_pressure import BackPressure
 from sardonyx import Job, blackhole, generator
 from sardonyx.client.held_tasks import holds_of
-from sardonyx.client.views import LinkLag, TaskView
+from sardonyx.client.lags import LinkLag
+from sardonyx.client.views import TaskView
 from sardonyx.core.back_pressure import bounds_of, held, holds
 from sardonyx.core.changing import obstacles
 from sardonyx.core.errors import JobInvalid

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
 from sardonyx.cli.tables import lag_cells, lag_legend
-from sardonyx.client.views import JobView, Lag, LinkLag, TaskView, with_lag
+from sardonyx.client.lags import Lag, LinkLag
+from sardonyx.client.views import JobView, TaskView, with_lag
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.positions import Position
 

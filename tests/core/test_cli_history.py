@@ -17,7 +17,8 @@ from coordinator.history import replay
 from coordinator.history.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
 from sardonyx.cli.history_text import change_lines, effect_data, eviction, life
 from sardonyx.cli.log_commands import wanted
-from sardonyx.client.views import Outside, Why, cluster_view
+from sardonyx.client.cluster_views import cluster_view
+from sardonyx.client.reasons import Outside, Why
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, InternalError
 from sardonyx.core.events import (

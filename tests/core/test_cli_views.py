@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sardonyx.cli.tables import tasks_table
-from sardonyx.client.views import JobView, job_view, peer_view, waiting_for
+from sardonyx.client.cluster_views import peer_view
+from sardonyx.client.views import JobView, job_view, waiting_for
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, JobStatus
 from sardonyx.core.graph import graph_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import in_words
-from sardonyx.client.views import LinkLag, TaskView
+from sardonyx.client.views import TaskView
 
 
 def lag(link: str, records: int | None, seconds: float | None, *, splits: bool = False) -> LinkLag:

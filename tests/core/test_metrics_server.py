@@ -192,6 +192,7 @@ def test_no_label_has_any_number_of_values() -> None:
         "daemon",
         "link",
         "reason",
+        "effect",
         "setting",
     }
     assert {label for family in REGISTRY.families for label in family.labels} <= known
@@ -264,15 +265,20 @@ def test_metrics_of_the_leader_are_read_from_it() -> None:
     assert REGISTRY.snapshot().series("sardonyx_peers") == []
     states = {state: {} for state in leader_metrics.STATES} | {"idle": {"p1": None}}
     jobs = {
-        "a-1": SimpleNamespace(status="running", waits_for=2),
-        "a-2": SimpleNamespace(status="running", waits_for=1),
-        "b-1": SimpleNamespace(status="failed", waits_for=0),
+        "a-1": SimpleNamespace(status="running", waits_for=2, waits_since=900.0),
+        "a-2": SimpleNamespace(status="running", waits_for=1, waits_since=800.0),
+        "b-1": SimpleNamespace(status="failed", waits_for=0, waits_since=None),
     }
     state = SimpleNamespace(n=7, by_state=states, jobs=jobs, plans={"a-1": None, "a-2": None, "gone": None})
-    leader = SimpleNamespace(state=state, epoch=3, checkpoint=6, snapshot=0, turned_at=None)
+    snapshots, outside = SimpleNamespace(last=4, size=500, log_begins=3), SimpleNamespace(waiting=2)
+    leader = SimpleNamespace(state=state, epoch=3, checkpoint=6, turned_at=None, snapshots=snapshots, outside=outside)
     found = REGISTRY.snapshot()
     leader = None
-    assert [each.value for each in found.series("sardonyx_coordinator_log_last")] == [7]
+    ones = {"log_first": 3, "log_last": 7, "snapshot_last": 4, "snapshot_bytes": 500, "side_effects_waiting": 2}
+    for name, wanted in ones.items():
+        assert [each.value for each in found.series(f"sardonyx_coordinator_{name}")] == [wanted], name
+    since = found.series("sardonyx_job_waiting_since_timestamp_seconds")
+    assert [(each.labels, each.value) for each in since] == [({"sx_job": "a"}, 800.0)], "the one that waits longest"
     assert found.series("sardonyx_coordinator_last_turn_timestamp_seconds") == []
     by_label = {tuple(s.labels.values()): s.value for s in found.series("sardonyx_jobs")}
     assert by_label == {("running",): 2, ("failed",): 1}

@@ -82,6 +82,33 @@ def test_the_image_installs_the_runtime_lock_and_is_not_root() -> None:
     assert not re.search(r"gcc|g\+\+|build-essential|-dev\b|jdk-\d+-jdk", packages[1])
 
 
+def test_the_image_holds_what_is_installed_and_no_sources() -> None:
+    """A first stage builds from the sources, of the same base, which may be named by its digest. Only the folder into which it
+    installs is taken over, with no tool that builds. Labels say what the image is, and of which commit.
+    """
+    dockerfile = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text("utf-8"))
+    before, first, last = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)
+    assert re.search(r"^ARG BASE=python:", before, re.MULTILINE)
+    assert (first.splitlines()[0], last.splitlines()[0]) == ("${BASE} AS build", "${BASE}")
+    assert {f"COPY {package} {package}" for package in PACKAGES} <= set(first.splitlines())
+    installs = re.findall(r"pip install ([^&\n]*)", first)
+    assert [each.strip() for each in installs if "--prefix=/installed" not in each] == [
+        "--require-hashes -r requirements-build.lock"
+    ]
+    assert len(installs) == 3
+    assert re.findall(r"^(?:COPY|ADD) .*", last, re.MULTILINE) == ["COPY --from=build /installed /usr/local"]
+    assert "pip" not in last
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', last))
+    assert labels.pop("description") in PROJECT["project"]["description"]
+    assert labels == {
+        "title": "Sardonyx",
+        "licenses": PROJECT["project"]["license"],
+        "version": "${VERSION}",
+        "revision": "${REVISION}",
+    }
+    assert f"ARG VERSION={PROJECT['project']['version']}\n" in last
+
+
 def test_pytest_is_an_extra() -> None:
     """No user gets pytest, or our plugin in a pytest run, without asking for it."""
     project = PROJECT["project"]

@@ -1,11 +1,15 @@
-"""What a peer daemon counts of its clients of Kafka, and how busy its tasks are."""
+"""What a peer daemon counts of its clients of Kafka, how busy its tasks are, and what Spark takes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from peer import peer_metrics
@@ -13,6 +17,7 @@ from peer.peer_metrics import Busy
 from queues import queue_metrics
 from queues.batch import Batch
 from sardonyx.runtime.metrics import REGISTRY, Histogram
+from spark_tasks import spark_metrics
 
 
 def values(name: str) -> dict[str, float]:
@@ -92,3 +97,18 @@ def test_the_oldest_record_of_a_batch_tells_how_late_it_is() -> None:
     peer_metrics.count_batch("j-aaaaaa", "late", result, {}, 1.0)
     peer_metrics.count_batch("j-aaaaaa", "late", result, {}, None)
     assert counted(peer_metrics.DELAY) == before + 1
+
+
+def test_the_memory_of_spark_is_that_of_its_jvm_and_of_what_runs_below_it() -> None:
+    """A JVM that has ended has none."""
+    below = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        spark_metrics.follow(lambda: [os.getpid()])
+        assert spark_metrics.JVM.taken().series[0].value > 10e6
+        assert spark_metrics.WORKERS.taken().series[0].value >= psutil.Process(below.pid).memory_info().rss / 2
+    finally:
+        below.communicate()
+    spark_metrics.follow(lambda: [below.pid])
+    assert spark_metrics.JVM.taken().series == spark_metrics.WORKERS.taken().series == []
+    for gauge in (spark_metrics.JVM, spark_metrics.WORKERS):
+        gauge.follow(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop import side_effects
+from coordinator.loop.leader_metrics import SIDE_EFFECTS
 from coordinator.loop.side_effects import LinksWorker, Rewired, Since
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
@@ -129,6 +131,7 @@ def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
 
 def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> None:
     """A failure that is not an answer is tried again. If it stays, the job fails with the traceback, cut to fit the log."""
+    before = attempts()
     worker, done = start(Script(create=[OSError("away"), OSError("away"), FACTS]))
     worker.submit(1, CreateLinks("j1"), SPEC)
     assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS)
@@ -139,6 +142,14 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     assert event.error.code == "SX-UNEXPECTED"
     assert len(event.error.traceback) <= TRACEBACK_KEPT
     assert len(script.calls) == side_effects.ATTEMPTS
+    # Of the first job two and one; of the second one four, and the last.
+    assert attempts() - before == {"createagain": 6, "createdone": 1, "createfailed": 1}
+
+
+def attempts() -> Counter[str]:
+    """As the metrics tell them."""
+    found = SIDE_EFFECTS.taken().series
+    return Counter({"".join(each.labels.values()): int(each.value) for each in found})
 
 
 class Jumping(Runtime):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.loop.leader_metrics import FENCES
 from coordinator.loop.slot_fencing import THREADS, SlotFencer
 from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("threads_end")
 
@@ -91,6 +93,7 @@ def test_a_fence_that_fails_holds_no_other_up(start: Start) -> None:
         if slot == ONE:
             raise OSError("Kafka is away")
 
+    before = steps()
     with capture_logs() as told:
         fences, kafka = start(meanwhile=breaks)
         fences.submit(1, ONE, SPEC)
@@ -100,6 +103,13 @@ def test_a_fence_that_fails_holds_no_other_up(start: Start) -> None:
         assert {kafka.dismissed.get(timeout=PATIENCE) for _ in range(2)} == {ONE, OTHER}
         fences.close()
     assert any(line.get("error") == "Kafka is away" and line["job"] == "j1" for line in told)
+    until(lambda: steps() - before == {"failed": 1, "done": 3}, what="all to be counted")
+    until(lambda: fences.pending == 0, what="nothing to be left")
+
+
+def steps() -> Counter[str]:
+    """As the metrics tell them."""
+    return Counter({each.labels["outcome"]: int(each.value) for each in FENCES.taken().series})
 
 
 def test_only_so_many_are_fenced_at_a_time(start: Start) -> None:

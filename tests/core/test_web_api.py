@@ -14,8 +14,10 @@ from coordinator.core.explain import explain
 from coordinator.history.export import LogFile
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.cli.web_commands import words
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.policy import policy_of
-from sardonyx.client.views import JobView, Why
+from sardonyx.client.reasons import Why
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import AnyEvent, Evicted, PeerBorn, TaskFailed
 from sardonyx.web.api import ADDRESSES, Api, LogQuery
@@ -233,6 +235,19 @@ def test_a_graph_is_drawn_for_a_task_that_fails() -> None:
     graph = Site(Running([*EVENTS[:4], failed])).get("/api/v1/jobs/j/graph").json(GraphView)
     assert [node.verdict.word for node in graph.nodes] == ["backs off", "waits"]
     assert graph.nodes[0].failures == 1
+
+
+def test_a_graph_says_that_a_busy_task_cannot_follow() -> None:
+    """It may take more peers than it has; what its peers tell of their batches says that the work is too much for these."""
+    source = Running(EVENTS[:4])
+    for at, unread in ((30.0, 100), (40.0, 300)):
+        lag = LinkLag(link="read.splits", reader="read", kind="splits", topic="t", records=unread, seconds=20.0)
+        source.said.add(Sample(at=at, view=JobView(id="j-1", name="j", status="running", tasks=[]), lags=[lag]))
+    words = []
+    for worked in (None, {"read": 0.9}):
+        source.said.worked = worked
+        words.append(Site(source).get("/api/v1/jobs/j/graph").json(GraphView).nodes[0].verdict.word)
+    assert words == ["behind", "bottleneck"]
 
 
 def test_capacity_is_what_cluster_policy_prints() -> None:

@@ -10,8 +10,9 @@ from web_site import EVENTS, SPEC, Running, Site, file_like, of_report
 
 from queues.dead_letters import Letter, Origin
 from sardonyx.client.dead_letters import Stored
+from sardonyx.client.lags import LinkLag, PartitionLag
 from sardonyx.client.peek import Peek, PeekedPartition, PeekedRow
-from sardonyx.client.views import JobView, LinkLag, PartitionLag
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import JobSubmitted, TaskFailed
 from sardonyx.core.spec import TaskSpec
@@ -181,6 +182,9 @@ class Quoting:
         letter = Letter("read", "row", "ValueError", 1, failure, Origin("t", 0, 0))
         return self._told(Stored(job="j-1", offset=0, at=1.0, letter=letter, record={"text": QUOTE}))
 
+    def now(self) -> Any:
+        return self._told([])
+
     def act(self, *_: Any, **__: Any) -> Any:
         return self._told(Done(job="j-1", n=3, by=QUOTE))
 
@@ -188,7 +192,7 @@ class Quoting:
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_answer_of_any_address_holds_a_secret(fails: bool) -> None:
     """Neither where a spec has it, nor where an error, an entry or a node quotes it: of each address, now and in the past, of the
-    stream and of actions, and the metrics.
+    stream, of actions, and of what stands beside them, such as the metrics.
     """
     failed = TaskFailed(
         at=14.0, peer="a", assignment=3, error=SardonyxError("SX-TEST", QUOTE).to_failure(), fatal=False
@@ -196,7 +200,7 @@ def test_no_answer_of_any_address_holds_a_secret(fails: bool) -> None:
     short = TaskSpec(name="read", type="input", connector="generator", options={"count": 1, "token": "abc"})
     spec = msgspec.structs.replace(SPEC, name="k", catalog=[short, SPEC.catalog[1]])
     source: Any = Running([*EVENTS[:4], failed, JobSubmitted(at=15.0, job="k-1", spec=spec), EVENTS[5]])
-    source.batches = source.rows = source.actions = Quoting(fails=fails)
+    source.batches = source.rows = source.actions = source.targets = Quoting(fails=fails)
     source.partitions = Partitioned(fails=fails)
     lag = LinkLag(link="read.splits", reader="read", kind="splits", topic="t", records=1)
     view = JobView(id="j-1", name="j", status="running", tasks=[])
@@ -224,7 +228,7 @@ def test_no_answer_of_any_address_holds_a_secret(fails: bool) -> None:
             )[1]
         except SardonyxError as error:
             bodies[action.path] = msgspec.json.encode(error.to_failure())
-    for path in ("/metrics", "/api/v1/jobs/k/spec"):
+    for path in ("/metrics", "/api/v1/jobs/k/spec", "/api/v1/session", "/api/v1/openapi.json", "/sd/prometheus"):
         bodies[path] = site.get(path).body
     assert sum(b"cannot log in with ******" in body for body in bodies.values()) > 10
     for where, body in bodies.items():

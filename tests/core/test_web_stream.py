@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from web_site import EVENTS, file_like
+import pytest
+from web_site import EVENTS, Site, file_like
 
 from sardonyx.web.api import Api
 from sardonyx.web.hub import Hub
@@ -69,3 +70,13 @@ def test_a_job_that_is_gone_is_told_as_a_problem_on_the_stream() -> None:
     frames = asyncio.run(first("job:nix"))
     assert any(b"event: gone" in frame and b"SX-JOB-UNKNOWN" in frame for frame in frames)
     assert any(b'"topic":"standing"' in frame for frame in frames)
+
+
+def test_streams_are_counted() -> None:
+    """From the first line that a reader gets."""
+    site = Site(file_like(EVENTS))
+    assert b'sardonyx_web_streams{deployment="test"} 0.0' in site.get("/metrics").body
+    stream = site.hub.stream(["cluster"])
+    with pytest.raises(StopIteration):
+        stream.__anext__().send(None)  # as far as to the first line
+    assert b'sardonyx_web_streams{deployment="test"} 1.0' in site.get("/metrics").body

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import Facts, Verdict, drains_in, verdict
-from sardonyx.client.views import JobView, LinkLag, TaskView
+from sardonyx.client.views import JobView, TaskView
 from sardonyx.web.graph_view import Edge, slowest_way
 from sardonyx.web.sight import Sample, Samples
 
@@ -28,6 +29,9 @@ BUSY = Facts("running", peers=2, limit=2, unread=5000)
         (BUSY._replace(seconds=12.0, growth=50.0), "bottleneck", "warn"),
         (BUSY._replace(seconds=12.0, growth=50.0, limit=8), "behind", "warn"),
         (BUSY._replace(seconds=12.0, growth=50.0, limit=None), "behind", "warn"),
+        (BUSY._replace(seconds=12.0, growth=50.0, limit=8, busy=0.8), "bottleneck", "warn"),
+        (BUSY._replace(seconds=12.0, growth=50.0, limit=8, busy=0.79), "behind", "warn"),
+        (BUSY._replace(seconds=12.0, growth=-50.0, busy=1.0), "catches up", "info"),
         (BUSY._replace(seconds=12.0, growth=-50.0), "catches up", "info"),
         (BUSY._replace(seconds=12.0), "behind", "warn"),
         (BUSY._replace(seconds=12.0, growth=0.0), "behind", "warn"),
@@ -49,6 +53,14 @@ def test_a_queue_that_shrinks_says_when_it_is_read() -> None:
     assert drains_in(BUSY._replace(growth=-100.0)) == 50.0
     assert drains_in(BUSY._replace(growth=1.0)) is None
     assert "50 s" in verdict(BUSY._replace(seconds=20.0, growth=-100.0)).text
+
+
+def test_a_bottleneck_says_whether_more_peers_would_help() -> None:
+    """Its peers are busy, or it has all that it can take, or both."""
+    late = BUSY._replace(seconds=12.0, growth=50.0)
+    assert verdict(late).text.endswith("more rows come than it reads, and it can take no more peers than 2")
+    assert verdict(late._replace(limit=8, busy=0.95)).text.endswith("and its peers are busy for 95% of the time")
+    assert verdict(late._replace(busy=0.95)).text.endswith("for 95% of the time and it can take no more peers than 2")
 
 
 def edge(source: str, target: str, seconds: float | None) -> Edge:

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sardonyx.client.client import Client
 from sardonyx.dev.servers import four_letters
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
+from tests.scrape import get
 from tests.waiting import until
 
 SARDONYX = [sys.executable, "-m", "sardonyx"]
@@ -162,6 +164,38 @@ def test_services_only_prints_one_line_and_stays_until_sigterm(tmp_path: Path) -
             assert dev.wait(180) == 0
             assert dev.stdout.read() == ""
             assert not four_letters(addresses["zookeeper"], "srvr")
+        finally:
+            dev.kill()
+
+
+def test_dev_serves_pages_to_who_has_their_token(settings: Settings, tmp_path: Path) -> None:
+    """`web` in its line of JSON is their address, with a token: who sends that gets answers, and nobody else does. Only its owner
+    can read the file of the token, which is gone in the end, as the pages are.
+    """
+    with subprocess.Popen(
+        [*SARDONYX, "dev", "--json", "--peers", "1", "--data", str(tmp_path / "data")],
+        env={**os.environ, **settings.environment()},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as dev:
+        try:
+            assert dev.stdout is not None
+            address, _, token = json.loads(dev.stdout.readline())["web"].partition("#token=")
+            status, _, answer = get(f"{address}api/v1/session", Authorization=f"Bearer {token}")
+            assert (status, json.loads(answer)["role"]) == (200, "operator")
+            status, _, answer = get(f"{address}api/v1/cluster", Authorization=f"Bearer {token}")
+            assert (status, json.loads(answer)["standing"]["deployment"]) == (200, settings.deployment)
+            for wrong in ({}, {"Authorization": "Bearer " + "0" * len(token)}, {"Authorization": f"Basic {token}"}):
+                status, _, answer = get(f"{address}api/v1/cluster", **wrong)
+                assert (status, json.loads(answer)["code"]) == (401, "SX-WEB-LOGIN"), wrong
+            tokens = tmp_path / "data" / "web.tokens"
+            assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
+            dev.send_signal(signal.SIGTERM)
+            assert dev.wait(180) == 0
+            assert not tokens.exists()
+            with pytest.raises(urllib.error.URLError):
+                get(f"{address}api/v1/cluster")
         finally:
             dev.kill()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from queues.client import client_config
-from queues.queue_metrics import TRANSACTION_SECONDS
-from queues.transaction import _counted
+from queues.guarded_producer import ProducerEvents
+from queues.queue_metrics import TAKEOVER_SECONDS, TRANSACTION_SECONDS
+from queues.transaction import TransactionalWriter, _counted
 from queues.transaction_errors import (
     ProducerLost,
     RecordsRefused,
@@ -81,3 +84,22 @@ def test_a_transaction_that_is_committed_is_measured() -> None:
 
 def measurements() -> int:
     return sum(each.count for each in TRANSACTION_SECONDS.taken().series)
+
+
+def test_a_slot_that_is_taken_over_is_measured() -> None:
+    """Until Kafka lets the writer in; one that it does not let in is not measured."""
+    writer, calls = object.__new__(TransactionalWriter), Mock()
+    writer._producer = calls
+    writer.open()
+    calls.call.side_effect = ProducerLost("fenced")
+    with pytest.raises(ProducerLost):
+        writer.open()
+    assert sum(each.count for each in TAKEOVER_SECONDS.taken().series) == 1
+
+
+def test_broken_connections_are_counted() -> None:
+    """Other errors that belong to no call are not."""
+    events = ProducerEvents()
+    for code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._FATAL):
+        events.failed(KafkaError(code))
+    assert values("kafka_connection_errors_total") == {"": 2}

@@ -6,8 +6,7 @@ import contextlib
 import gc
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from queues import admin, guarded_producer, topic_log, topics
 from queues.connectivity import reach_kafka
 from queues.kafka_release import LOSES_ENDS, metadata_version
-from queues.messages import Outgoing
 from queues.transaction import TransactionalWriter
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
 from sardonyx.core.errors import InputError, SardonyxError, SetupError
-from sardonyx.core.kafka_rights import ROLES, Right, Role, rights
+from sardonyx.core.kafka_rights import ROLES, Role, rights
 from sardonyx.core.positions import Partition
 from sardonyx.core.zk_rights import ALL, RIGHTS
 from sardonyx.runtime.settings import Settings, load_settings
@@ -33,8 +31,9 @@ from sardonyx.zookeeper.bulk import BulkClient
 from sardonyx.zookeeper.connectivity import reach_zookeeper
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.house import called
-from tests.services.one_task import JOB, Task, batch_of, commit
-from tests.services.secured import WITHIN_SECONDS, Authority, Grants, SecuredServices
+from tests.services.one_task import JOB, Task
+from tests.services.roles import Roles, error_of, right
+from tests.services.secured import Authority, Grants, SecuredServices
 from tests.waiting import until
 
 WITHIN = {"zookeeper.connect_timeout": 2, "kafka.connect_timeout": 2}
@@ -49,22 +48,6 @@ def sockets_collected() -> Iterator[None]:
     """Close what kazoo has dropped, while its warning is ignored."""
     yield
     gc.collect()
-
-
-def error_of(call: Callable[[], Any]) -> SardonyxError:
-    """What it raises, which is one of our errors. A right that is missing is said soon."""
-    began = time.monotonic()
-    with pytest.raises(SardonyxError) as raised:
-        call()
-    took = time.monotonic() - began
-    assert raised.value.cause
-    assert raised.value.fix
-    if raised.value.code.endswith("-DENIED"):
-        where = raised.value.where
-        what = f"{where['operation']} on {where.get('resource') or where.get('path')}"
-        print(f"{raised.value.code} {what}: {took:.2f} s")  # noqa: T201 (for the report)
-        assert took < WITHIN_SECONDS, raised.value
-    return raised.value
 
 
 def connected(settings: Settings, **options: Any) -> list[str]:
@@ -265,37 +248,6 @@ def test_acl_apply_closes_an_open_deployment(secured: SecuredServices, deploymen
 # --- what each may do on Kafka --------------------------------------------------------------------------------------
 
 
-class Roles:
-    """One task on a secured broker: made by the coordinator's user, worked on by the peer's."""
-
-    def __init__(self, secured: SecuredServices, grants: Grants, deployment: str, **source: str) -> None:
-        self.grants = grants
-        self.settings = {user: secured.settings(user, deployment=deployment) for user in ("admin", *ROLES)}
-        self.task = Task(self.settings["admin"], source or None)
-        for role in ROLES:
-            grants.give(role, rights(role, deployment, source.values()))
-
-    def make(self) -> None:
-        self.task.settings = self.settings["coordinator"]
-        self.task.create()
-        self.task.settings = self.settings["admin"]
-        self.task.feed(9)
-        self.task.settings = self.settings["peer"]
-
-    def batch(self) -> None:
-        """One batch of a peer, from its login to its commit."""
-        writer, reader = self.task.writer(), self.task.reader()
-        try:
-            batch = batch_of(reader, 9)
-            out = self.task.stage.egress[0].topic
-            commit(writer, reader, batch, [Outgoing(out, b"x", 0)])
-        finally:
-            writer.close()
-
-    def close(self) -> None:
-        self.task.close()
-
-
 @pytest.fixture
 def roles(secured: SecuredServices, grants: Grants, deployment: str) -> Iterator[Roles]:
     """A task, and users with the rights of their roles."""
@@ -329,37 +281,6 @@ def test_each_role_can_do_its_work_with_its_rights(roles: Roles):
 _STATE = KafkaError._STATE
 
 
-def right(kind: str, operation: str, prefix: str) -> Right:
-    return Right(kind, prefix, True, operation)
-
-
-@pytest.mark.parametrize(
-    ("kind", "operation", "resource"),
-    [
-        ("group", "Read", "group {d}.q-1.b"),
-        ("topic", "Read", "topic {d}.q-1.a.b"),
-        ("topic", "Write", "topic {d}.q-1.b.c"),
-        ("transactional-id", "Write", "transactional id {d}/q-1/b/0"),
-    ],
-)
-def test_a_right_that_a_peer_lacks_is_named(roles: Roles, deployment: str, kind: str, operation: str, resource: str):
-    """A batch does not wait in silence: it raises who may not do what on what. With the right given, the batch goes through."""
-    roles.make()
-    lacking = right(kind, operation, f"{deployment}/" if kind == "transactional-id" else f"{deployment}.")
-    roles.grants.take("peer", lacking)
-    if operation == "Write":  # else Describe, which a right to read includes, would be gone, too
-        roles.grants.give("peer", [lacking._replace(operation="Describe")])
-    error = error_of(roles.batch)
-    assert (error.code, error.where) == (
-        "SX-KAFKA-DENIED",
-        {"principal": "User:peer", "operation": operation, "resource": resource.format(d=deployment)},
-    )
-    roles.task.close()
-    roles.task.open_readers.clear()
-    roles.grants.give("peer", [lacking])
-    roles.batch()
-
-
 def test_a_transaction_that_fails_while_positions_are_sent_says_why(roles: Roles, monkeypatch: pytest.MonkeyPatch):
     """The client answers that call with "erroneous state" then. The error names the right all the same."""
     roles.make()
@@ -378,51 +299,6 @@ def test_a_transaction_that_fails_while_positions_are_sent_says_why(roles: Roles
     monkeypatch.setattr(guarded_producer, "_send_positions", failed_meanwhile)
     assert error_of(roles.batch).where["operation"] == "Write"
     assert states == [_STATE]
-
-
-def test_a_right_that_a_coordinator_lacks_is_named(roles: Roles, deployment: str):
-    """Creating and deleting topics and groups, and fencing a slot, each say which right they lack."""
-    coordinator, graph = roles.settings["coordinator"], roles.task.graph
-    topics_, groups = f"{deployment}.", f"{deployment}."
-
-    def lacks(lacking: Right, call: Callable[[], Any], resource: str) -> None:
-        roles.grants.take("coordinator", lacking)
-        error = error_of(call)
-        assert (error.code, error.where["principal"]) == ("SX-KAFKA-DENIED", "User:coordinator"), error
-        assert (error.where["operation"], error.where["resource"]) == (lacking.operation, resource)
-        roles.grants.give("coordinator", [lacking])
-
-    def made() -> None:
-        admin.create_links(coordinator, graph, roles.task.spec)
-
-    first = next(iter(graph.links)).topic
-    lacks(right("topic", "Create", topics_), made, f"topic {first}")
-    roles.make()
-    roles.batch()
-    roles.task.close()
-    slot = TransactionalWriter(coordinator, roles.task.stage.transactional_id(deployment, JOB, 0))
-    lacks(right("transactional-id", "Write", f"{deployment}/"), slot.open, f"transactional id {deployment}/{JOB}/b/0")
-    slot.close()
-    lacks(
-        right("group", "Delete", groups),
-        lambda: admin.delete_groups(coordinator, [f"{deployment}.{JOB}.b"]),
-        f"group {deployment}.{JOB}.b",
-    )
-    lacks(right("topic", "Delete", topics_), lambda: admin.delete_topics(coordinator, [first]), f"topic {first}")
-
-
-def test_a_right_that_a_client_lacks_is_named(roles: Roles, deployment: str):
-    """Counts of a job need Describe on its groups, and records need Read on its topics."""
-    roles.make()
-    roles.batch()
-    client, viewer = roles.settings["client"], roles.settings["viewer"]
-    roles.grants.take("client", right("group", "Describe", f"{deployment}."))
-    error = error_of(lambda: admin.counts(client, roles.task.graph, JOB))
-    assert (error.code, error.where["operation"]) == ("SX-KAFKA-DENIED", "Describe")
-    assert error.where["resource"].startswith(f"group {deployment}.{JOB}.")
-    error = error_of(lambda: topics.read_committed(viewer, roles.task.topic))
-    assert (error.code, error.where["operation"]) == ("SX-KAFKA-DENIED", "Read")
-    assert error.where["resource"] == f"topic {roles.task.topic}"
 
 
 def test_topics_that_exist_are_not_created(roles: Roles, deployment: str):

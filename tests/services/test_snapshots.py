@@ -140,17 +140,17 @@ def test_compaction_keeps_what_is_needed(leader: Leadership, zk: ZooKeeperSessio
         append(leader, first, events(first, first + 1499))
         snapshots.write(leader, first + 1499, str(first + 1499).encode())
     assert snapshots.complete(zk) == [10_500, 21_000, 30_000, 40_500, 43_500, 45_000]
-    assert snapshots.compact(leader, keep=33_001) == 0
+    assert snapshots.compact(leader, keep=33_001).removed == 0
     assert event_log.begins(zk) == 1
-    assert snapshots.compact(leader, keep=33_000) == 10_500
+    assert snapshots.compact(leader, keep=33_000).removed == 10_500
     assert numbers(zk) == list(range(10_501, 45_001))
     assert numbers(zk, 44_000) == list(range(44_000, 45_001))
-    assert snapshots.compact(leader, keep=10_000) == 19_500
+    assert snapshots.compact(leader, keep=10_000).removed == 19_500
     assert numbers(zk) == list(range(30_001, 45_001))
     assert snapshots.complete(zk) == [30_000, 40_500, 43_500, 45_000]
     assert zk.children(node_paths.LOG)[0] == "0000030"
     assert snapshots.base(zk, 30_000) == (30_000, b"30000")
-    assert snapshots.compact(leader, keep=10_000) == 0
+    assert snapshots.compact(leader, keep=10_000).removed == 0
     for read in (lambda: snapshots.base(zk, 29_999), lambda: snapshots.base(zk, 3)):
         with pytest.raises(SardonyxError, match="it begins at 30001") as caught:
             read()

@@ -1,0 +1,59 @@
+"""Why a job does not run, as clients see it. Pure; :mod:`sardonyx.client.why` finds it out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from coordinator.core.explanation import Code, Explanation
+
+
+class Outside(msgspec.Struct, frozen=True):
+    """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
+
+    code: Literal[
+        "not-led",
+        "backlog",
+        "submitted",
+        "kafka-away",
+        "clock-held",
+        "rows-wait",
+        "held",
+        "long-batch",
+        "late",
+        "loop-goes-on",
+    ]
+    text: str
+
+
+HOLDING: frozenset[Code] = frozenset(
+    {
+        "topics-creating",
+        "no-live-peers",
+        "peers-missing",
+        "peers-too-old",
+        "starved-by-unbounded-jobs",
+        "task-backing-off",
+        "unanswered",
+    }
+)
+"""Reasons that keep a job, or a part of it, from going on. Tasks that only wait for their turn are not among them."""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a job does not run, or that it does."""
+
+    explanation: Explanation
+    """What follows from the log."""
+    outside: list[Outside] = []
+    """What does not follow from the log. It matters more."""
+
+    @property
+    def in_short(self) -> str | None:
+        """The main thing that keeps the job from continuing, in one line, or else the change that is made at a time."""
+        if self.outside:
+            return self.outside[0].text
+        reasons = self.explanation.reasons
+        held = next((reason.text for reason in reasons if reason.code in HOLDING), None)
+        return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
