@@ -371,7 +371,7 @@ BAD: list[tuple[str, Callable[[GraphView], Any], dict[str, Any], str]] = [
     ("SX-GRAPH-COLUMN", lambda graph: graph.degrees("x"), {"id": ""}, "empty"),
     ("SX-GRAPH-INPUT", lambda graph: graph.degrees("x"), {"vertices": "links"}, "both its edges and its vertices"),
     ("SX-WINDOW-STORE", lambda graph: graph.degrees("x"), {"state_limit": 0}, "state_limit"),
-    ("SX-WINDOW-STORE", lambda graph: graph.degrees("x"), {"store": blackhole()}, "no store"),
+    ("SX-WINDOW-STORE", lambda graph: graph.degrees("x"), {"store": blackhole()}, "not a store"),
     ("SX-JOB-FIELD", lambda graph: graph.degrees("x", dox=""), {}, "graph.degrees() has no argument 'dox'"),
     ("SX-JOB-FIELD", lambda graph: graph.bfs("x", start=1.5), {}, "start cannot be 1.5"),
     ("SX-JOB-FIELD", lambda graph: graph.degrees("x"), {"directed": "no"}, "directed cannot be 'no'"),
