@@ -234,7 +234,7 @@ def test_a_deployment_goes_on_where_the_last_one_stood(house: House, tmp_path: P
     next_one = written(tmp_path / "next", text(topic, version=2, start="latest"))
     compared = house.call("job", "diff", "deployed", next_one, "--exit-code")
     assert compared.exit_code == 1, compared.output
-    assert f"sardonyx job submit {next_one} --resume {first.id}\n" in compared.stdout
+    assert f"sardonyx job change {first.id} {next_one} --restart\n" in compared.stdout
     assert "(module job differs)" in compared.stdout
     assert "(module job differs, but not the text of same)" in compared.stdout
     assert house.call("job", "diff", first.id, str(tmp_path / "first/job.py"), "--exit-code").exit_code == 0

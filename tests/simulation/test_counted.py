@@ -16,7 +16,7 @@ from coordinator.loop.leader_metrics import SNAPSHOT_SECONDS
 from coordinator.loop.side_effect_queue import SideEffectQueue
 from peer import sealing
 from sardonyx.core.effects import CreateLinks
-from sardonyx.core.events import Left, encode_event
+from sardonyx.core.events import RULES, Left, encode_event
 from sardonyx.runtime.metrics import REGISTRY
 from sardonyx.runtime.settings import load_settings
 from sardonyx.web.live import LiveSource
@@ -81,7 +81,7 @@ def test_votes_are_counted_by_their_outcome() -> None:
 
 def test_a_seal_is_measured_from_when_the_peer_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it looks until everything is committed."""
-    monkeypatch.setattr(sealing, "all_know", lambda *_: True)
+    monkeypatch.setattr(sealing, "rules_in_force", lambda _zk: RULES)
     monkeypatch.setattr(sealing, "of_inputs", lambda *_: {})
     work = SimpleNamespace(loop=None, peer="p", assignment=SimpleNamespace(id=3), stage=None, sinks=[])
     session: Any = Mock(work=work)
