@@ -25,6 +25,7 @@ from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import TaskSpec
+from sardonyx.runtime.settings_sections import SchemaRegistry
 from sardonyx.state.codec import Codec
 from sardonyx.state.row_bytes import RowBytes
 from spark_tasks.worker import Plan, Slice, run
@@ -131,11 +132,11 @@ def topic(form: str) -> Way:
         options = {"format": form, "topic": f"t{next(NUMBER)}"}
         if form == "raw":
             table = table.rename_columns(["value", "k"])
-        return [value for _, value in topic_format(options, "mock://registry").encode(table)]
+        return [value for _, value in topic_format(options, SchemaRegistry("mock://registry")).encode(table)]
 
     def back(records: list[bytes | None], ddl: str | None) -> pa.Table:
         options = {"format": form, "topic": "t", **({"schema": ddl} if ddl and form != "raw" else {})}
-        decoded = topic_format(options, "mock://registry").decode(records)
+        decoded = topic_format(options, SchemaRegistry("mock://registry")).decode(records)
         if decoded.bad:
             raise Bad(decoded.bad[0][1])
         if form == "raw" and ddl is not None and " string" in ddl:

@@ -224,8 +224,12 @@ def test_letters_go_with_their_job_and_take_nobody_elses_topic(ran: Ran) -> None
     alike = [f"{deployment}.{job[:-1]}.parse.dead", f"{deployment}.other-abcdef.parse.dead", f"{deployment}.{job}"]
     for name in alike:
         house.make_named(name)
-    standing = {topic for topic in topics(house) if topic.startswith(f"{deployment}.{job}.")}
-    assert standing == {f"{deployment}.{job}.{task}.dead" for task in ("parse", "share")}
+    standing = {f"{deployment}.{job}.{task}.dead" for task in ("parse", "share")}
+
+    def left() -> set[str]:
+        return {topic for topic in topics(house) if topic.startswith(f"{deployment}.{job}.")}
+
+    house.crew.until(lambda: left() == standing, "all topics but the dead letters to go")
     house.call("job", "purge", job, "--with-dead-letters")
     house.crew.until(lambda: not topics(house) & standing, "the dead letters to go")
     with closing(ZooKeeperSession.connect(house.settings)) as zk:

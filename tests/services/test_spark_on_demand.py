@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from sardonyx import Count, Job, blackhole, files, generator, tumbling
+from sardonyx.core.errors import JobFailed
 from sardonyx.runtime.child_process import ChildProcess
 from sardonyx.runtime.settings import Settings
 from tests.services.crew import Crew
@@ -72,9 +74,7 @@ def test_where_spark_does_not_start_the_job_fails_and_the_daemon_stays(settings:
     with Crew(settings, tmp_path) as crew:
         crew.coordinator()
         daemon = crew.peers(4, settings=wrong)
-        failed = crew.client.submit(copying()).await_completion(300)
-        assert failed.status == "failed"
-        assert failed.error is not None
-        assert failed.error.code == "SX-SPARK-START"
+        with pytest.raises(JobFailed, match="SX-SPARK-START"):
+            crew.client.submit(copying()).await_completion(300)
         crew.completed(crew.client.submit(counting(source)))
         assert daemon.poll() is None
