@@ -59,7 +59,8 @@ class ChangeSet(JobChanges):
             job.former = job.former or before
         else:
             job.former = None
-        self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
+        if spec != before:  # a stop may have woken it already
+            self._made.append(Set(node_paths.job_spec(name), encode_spec(spec)))
         if links is not None and job.facts is not None:
             self._rewire(name, before, links, job.facts)
         self.state.plans[name] = plan_of(self.state, name)
