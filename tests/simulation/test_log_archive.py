@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.core import decide
+from coordinator.core import decide, job_changes, peer_changes
 from coordinator.core.projection import project
 from coordinator.core.stored_state import encode_state
 from coordinator.history import reader
@@ -43,7 +43,9 @@ class ArchivingWorld(World):
     """
 
     def __init__(self, seed: str, folder: Path) -> None:
-        super().__init__(msgspec.structs.replace(random_plan(seed), snapshot_every=3, keep_log=0))
+        # The archive is read when the history is over: decisions must be by the limits that hold then.
+        limits = {"forgiven": job_changes.FORGIVEN, "memory": peer_changes.REMEMBERED_DEAD}
+        super().__init__(msgspec.structs.replace(random_plan(seed), snapshot_every=3, keep_log=0, **limits))
         coordinators = self.settings.coordinator.model_copy(update={"log_archive": folder})
         self.settings = self.settings.model_copy(update={"coordinator": coordinators})
         self.kept = 0
