@@ -11,6 +11,8 @@ from log_world import CHANGES, SCHEMA, Entries, Partition, entries_of, table
 
 from queues.messages import Logged
 from sardonyx.core.errors import InputError, InternalError, OutputError, SetupError
+from sardonyx.core.going_back import FIRST_COMMIT
+from sardonyx.state import log as state_log
 from sardonyx.state import messages
 from sardonyx.state.base import GONE
 from sardonyx.state.log import LogState, Round, ShardLog
@@ -248,3 +250,19 @@ def test_a_log_goes_on_from_what_another_one_left() -> None:
         restore.read(shard.partition.committed(restore.start))
         assert restore.finish() == shard.log.state
         assert entries_of(store) == found
+
+
+@pytest.mark.parametrize("entries", range(1, 6))
+def test_the_state_of_an_earlier_job_comes_into_the_log(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries it has: also if the last one fills a commit. What ends the round then writes nothing, so it has no
+    number that a restore would miss.
+    """
+    monkeypatch.setattr(state_log, "MOVED", 2)
+    shard = Shard(spare=100, adopted=True, state=LogState(Mark(*FIRST_COMMIT), 1_000))
+    had = {bytes([65 + number]): number for number in range(entries)}
+    shard.stores["values"].apply(table(had))
+    while shard.log.moves:
+        shard.commit({})
+    assert shard.restored(shard.log.mark) == (had, shard.log.state)
+    shard.commit({b"A": 7})
+    assert shard.restored(shard.log.mark)[0] == had | {b"A": 7}
