@@ -33,6 +33,7 @@ from queues.messages import (
 )
 from sardonyx.connectors.base import Output, TopicFormat
 from sardonyx.core.clocks import NEVER
+from sardonyx.core.errors import OutputError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import Bounds
 from sardonyx.runtime.secret_values import unquoted
@@ -250,12 +251,7 @@ class LinkSink:
     ) -> Iterator[Outgoing | Records]:
         rows, in_force = self._filter.clocked(results, failed, late, in_force)
         if self._windows is not None:
-            for partition, part, clocks in self._windows.split(rows, in_force):
-                start = 0
-                leaves_out = self._leaves_out and SLICE not in part.column_names  # a combined row stands for several
-                for item in block.encode(part, max_rows=self._rows, clocks=clocks, leave_out=leaves_out):
-                    yield self._message(item, partition, rows_in(part.slice(start, item.rows)))
-                    start += item.rows
+            yield from self._split(self._windows, rows, in_force)
         elif self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows, leave_out=self._leaves_out):
                 yield self._message(item, next(self._next) % self._partitions)
@@ -265,6 +261,29 @@ class LinkSink:
             for partition, part, known in self._grouping.split(rows, self._partitions, clocks):
                 for item in block.encode(part, max_rows=self._rows, clocks=known, leave_out=self._leaves_out):
                     yield self._message(item, partition)
+
+    def _split(self, windows: WindowSplit, rows: pa.Table, in_force: InForce) -> list[Outgoing]:
+        """A combined row that is too large stands for several. So these are combined by halves, until those that do not fit by
+        themselves are known: they alone are left out.
+        """
+        found: list[Outgoing] = []
+        try:
+            for partition, part, clocks in windows.split(rows, in_force):
+                start, alone = 0, rows if rows.num_rows == 1 else None
+                leaves_out = self._leaves_out and (alone is not None or SLICE not in part.column_names)
+                for item in block.encode(part, max_rows=self._rows, clocks=clocks, leave_out=leaves_out, made_of=alone):
+                    found.append(self._message(item, partition, rows_in(part.slice(start, item.rows))))
+                    start += item.rows
+        except OutputError:
+            if not self._leaves_out or rows.num_rows == 1:
+                raise
+            half = rows.num_rows // 2
+            first, rest = slice(None, half), slice(half, None)
+            return [
+                *self._split(windows, rows.slice(0, half), in_force.of(first)),
+                *self._split(windows, rows.slice(half), in_force.of(rest)),
+            ]
+        return found
 
     def _message(self, item: block.Block, partition: int, of: int | None = None) -> Outgoing:
         headers = [(ROWS_HEADER, str(item.rows).encode()), (WRITER_HEADER, self._writer.encode())]

@@ -214,9 +214,9 @@ class StandbyTasks:
         for daemon, pulse in daemons.items():
             if daemon not in self._homes:
                 data = zk.read(node_paths.pulse(pulse))
-                if data is None:
+                about = None if data is None else PulseNote.read(data)
+                if about is None:
                     continue
-                about = msgspec.json.decode(data, type=PulseNote)
                 self._homes[daemon] = _Home(_home(about), frozenset(about.tags))
         return iter({home.name: home for home in self._homes.values()}.values())
 

@@ -60,6 +60,7 @@ def encode(
     max_row: int | None = None,
     clocks: Clocks | None = None,
     leave_out: bool = False,
+    made_of: pa.Table | None = None,
 ) -> list[Block]:
     """Cut a table into blocks, in order. An empty table gives no block.
 
@@ -70,6 +71,7 @@ def encode(
         max_row: bytes of a block with one row; None: ``max_bytes``.
         clocks: the clock in force before each row, for readers that judge each row by its own; None: blocks do not say it.
         leave_out: whether a block that holds nothing takes the place of a single row that does not fit.
+        made_of: the row that the only one was made of, for the error; None: itself.
 
     Raises:
         OutputError: ``SX-RECORD-TOO-LARGE``, a single row does not fit.
@@ -90,7 +92,9 @@ def encode(
             middle = start + piece.num_rows // 2
             cuts[:0] = [(start, middle), (middle, stop)]
         else:
-            error = record_too_large(len(value), max_row or max_bytes, records(piece)[0])
+            error = record_too_large(
+                len(value), max_row or max_bytes, records(piece if made_of is None else made_of)[0]
+            )
             if not leave_out:
                 raise error
             blocks.append(Block(_NOTHING, 1, error))

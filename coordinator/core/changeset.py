@@ -53,6 +53,8 @@ class ChangeSet(JobChanges):
         """
         job = self.job(name)
         spec = awake(spec) if job.stopping else spec
+        for each, task in job.tasks.items():
+            task.taken_up = task.taken_up and each in job.goes_on
         before, job.spec, job.next_spec, job.goes_on, job.switching = job.spec, spec, None, [], False
         job.revision += 1
         if links is None and self.state.rules > 3:

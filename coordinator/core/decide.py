@@ -215,32 +215,44 @@ def _acked(changes: ChangeSet, event: Acked) -> None:
     if peer is not None and peer.assignment is not None and peer.state == "acking":
         changes.move(event.peer, "ack")
         changes.task_is(peer.assignment.job, peer.assignment.task, "running")
-        changes.state.jobs[peer.assignment.job].former = None
+        job = changes.state.jobs[peer.assignment.job]
+        job.former, job.tasks[peer.assignment.task].taken_up = None, changes.state.rules > 3
 
 
 def _ack_timed_out(changes: ChangeSet, event: AckTimedOut) -> None:
     """The peer loses its id, and the task is offered to others at once. It counts as a failure of the task: code that hangs when
     it is imported would be offered without end. What several peers leave unanswered at the same moment is one failure.
+
+    If a peer has begun with the task by this spec, the code does not hang, and the cause lies in the process or its machine. Then
+    it does not count for the limit, and the task backs off for that process.
     """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "acking":
         return
-    place = peer.assignment
+    place, home = peer.assignment, peer.home
     known = changes.state.jobs[place.job].tasks[place.task]
     if known.backing_off or known.failed_at == changes.at:
         changes.leave(event.peer, "revoke")
+        if known.taken_up and known.declined and home:
+            changes.set_declined(place.job, place.task, home)
         return
-    task = changes.task_failed(place.job, place.task, _silent(event.peer, place), passing=False)
+    silent = _silent(event.peer, place, taken_up=known.taken_up)
+    task = changes.task_failed(place.job, place.task, silent, passing=known.taken_up)
     changes.leave(event.peer, "revoke")
     if task.failures - task.passing > changes.state.jobs[place.job].spec.failure_limit:
         changes.fail(place.job, task.error, begun=False)
+    elif task.taken_up and home:
+        changes.set_backing_off(place.job, place.task, backing_off=True)
+        changes.set_declined(place.job, place.task, home)
 
 
-def _silent(name: str, place: Assignment) -> Failure:
+def _silent(name: str, place: Assignment, *, taken_up: bool) -> Failure:
+    hangs = "it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded"
+    slow = "its machine is overloaded, or lacks something that the job's code waits for: another peer has begun with the task"
     return Failure(
         "SX-PEER-SILENT",
         f"peer {name} did not answer the offer of task {place.task!r} in time",
-        cause="it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded",
+        cause=slow if taken_up else hangs,
         fix="look into the log of its daemon; coordinator.ack_timeout sets the time",
         where={"job": place.job, "task": place.task, "peer": name},
     )

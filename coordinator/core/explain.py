@@ -313,11 +313,11 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
 
 
 def _declined(task: Task) -> str:
-    """Who declined a task that others may take meanwhile."""
+    """Who declined a task, or did not answer, so that only others may take it meanwhile."""
     if not task.declined:
         return ""
     who = ", ".join(map(_process, task.declined))
-    return f"; {who} declined it, and peers of other processes may take it at once"
+    return f"; {who} declined it or did not answer, and peers of other processes may take it at once"
 
 
 def _counted(task: Task, limit: int) -> str:

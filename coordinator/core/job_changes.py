@@ -342,8 +342,8 @@ class JobChanges(PeerChanges):
             self.state.note_backoff(job, name, task)
 
     def set_declined(self, job: str, name: str, home: str) -> None:
-        """A task that backs off was declined: it does so for this home, and for those that have declined it before. Without a
-        home, for all.
+        """A task that backs off was declined, or an offer of it not answered: it backs off for this home, and for those of which
+        that was so before. Without a home, for all.
         """
         task = self._task(job, name)
         task.declined = sorted({*task.declined, home}) if home else []

@@ -113,7 +113,9 @@ class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     avoids: list[str] = []
     """Of a task with a standby, by slot: the home of the peer that failed there, until another one leaves it; or nothing."""
     declined: list[str] = []
-    """The homes whose peers declined it. While there are any, its back-off concerns only these."""
+    """The homes whose peers declined it, or did not answer. While there are any, its back-off concerns only these."""
+    taken_up: bool = False
+    """Whether a peer has begun with it by the spec that the job has: its code can be prepared. By rules before 4: never."""
 
     @property
     def rests(self) -> bool:

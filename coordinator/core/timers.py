@@ -5,9 +5,9 @@ A timer makes an event for the log, with its time stamped in, so a replay needs 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,27 +60,34 @@ def due(state: State, now: float, timers: Timers) -> list[AnyEvent]:
     first that is not due. If ``now`` lies more than the timeout *before* an entry, the last leader's clock was ahead and the
     waiting time is unknown: the entry counts as due.
     """
-    events: list[AnyEvent] = []
+    return [event for kind in KINDS for event in kind.due(state, now, timers)]
+
+
+def _silent_due(state: State, now: float, timers: Timers) -> Iterator[AnyEvent]:
     for name in state.by_state["acking"]:
         peer = state.peers[name]
         if not _over(now, peer.since, timers.ack_timeout):
             break
-        events.append(AckTimedOut(at=now, peer=name, assignment=state.assignment(name).id))
+        yield AckTimedOut(at=now, peer=name, assignment=state.assignment(name).id)
     for name in state.by_state["revoked"]:
         if not _over(now, state.peers[name].since, timers.revoke_grace):
             break
-        events.append(GraceEnded(at=now, peer=name))
-    events += _backoffs_due(state, now, timers)
+        yield GraceEnded(at=now, peer=name)
+
+
+def _turns_due(state: State, now: float, timers: Timers) -> Iterator[AnyEvent]:
     for job in _in_order(state):
         for name in scheduling.turns_over(state, job):
             if _over(now, state.peers[name].since, timers.quantum):
-                events.append(TurnEnded(at=now, peer=name, assignment=state.assignment(name).id))
+                yield TurnEnded(at=now, peer=name, assignment=state.assignment(name).id)
+
+
+def _rebalances_due(state: State, now: float, timers: Timers) -> Iterator[AnyEvent]:
     for move in scheduling.giving_back(state):
         giver = state.jobs[move.job]
         rested = giver.gave_at is None or _over(now, giver.gave_at, timers.rebalance_after)
         if count := len(move.peers) if rested else move.at_once:
-            events.append(Rebalanced(at=now, job=move.job, peers=count, gave=giver.gave))
-    return events
+            yield Rebalanced(at=now, job=move.job, peers=count, gave=giver.gave)
 
 
 def _in_order(state: State) -> list[str]:
@@ -104,7 +111,7 @@ def _over(now: float, since: float, timeout: float) -> bool:
     return not since - timeout < now < since + timeout
 
 
-def _backoffs_due(state: State, now: float, timers: Timers) -> Iterator[BackoffEnded]:
+def _backoffs_due(state: State, now: float, timers: Timers) -> Iterator[AnyEvent]:
     for failures, row in sorted(state.backing_off.items()):
         for failed_at, job, task in row:
             if _over(now, failed_at, timers.backoff(failures)):
@@ -115,19 +122,47 @@ def next_due(state: State, timers: Timers) -> float | None:
     """When to call :func:`due` and :func:`expired_jobs` again (seconds since 1970; 0: at once); None: no timer runs."""
     if len(state.expirable) > timers.keep_jobs:
         return 0.0
-    first = math.inf
+    return min((at for kind in KINDS for at in kind.next(state, timers)), default=None)
+
+
+def _silent_next(state: State, timers: Timers) -> Iterator[float]:
     for queue, timeout in (
         (state.by_state["acking"], timers.ack_timeout),
         (state.by_state["revoked"], timers.revoke_grace),
     ):
         if queue:
-            first = min(first, state.peers[next(iter(queue))].since + timeout)
+            yield state.peers[next(iter(queue))].since + timeout
+
+
+def _backoffs_next(state: State, timers: Timers) -> Iterator[float]:
     for failures, row in state.backing_off.items():
-        first = min(first, row[0][0] + timers.backoff(failures))
+        yield row[0][0] + timers.backoff(failures)
+
+
+def _turns_next(state: State, timers: Timers) -> Iterator[float]:
     for job in state.short:
         for peer in scheduling.turns_over(state, job)[:1]:
-            first = min(first, state.peers[peer].since + timers.quantum)
+            yield state.peers[peer].since + timers.quantum
+
+
+def _rebalances_next(state: State, timers: Timers) -> Iterator[float]:
     for move in scheduling.giving_back(state):
         gave_at = state.jobs[move.job].gave_at
-        first = min(first, 0.0 if gave_at is None or move.at_once else gave_at + timers.rebalance_after)
-    return None if first == math.inf else first
+        yield 0.0 if gave_at is None or move.at_once else gave_at + timers.rebalance_after
+
+
+class TimerKind(NamedTuple):
+    """Timers of one kind. They depend on no other kind, so a defect in one need not stop the others."""
+
+    name: str
+    due: Callable[[State, float, Timers], Iterator[AnyEvent]]
+    next: Callable[[State, Timers], Iterator[float]]
+
+
+KINDS = (
+    TimerKind("silent", _silent_due, _silent_next),
+    TimerKind("backoffs", _backoffs_due, _backoffs_next),
+    TimerKind("turns", _turns_due, _turns_next),
+    TimerKind("rebalances", _rebalances_due, _rebalances_next),
+)
+"""In the order of their events."""

@@ -29,12 +29,12 @@ from sardonyx.core.events import (
     Completed,
     Declined,
     Exhausted,
-    JobSubmitted,
     Left,
     PeerBorn,
     PeerDied,
     Request,
     TaskFailed,
+    WithSpec,
     Yielded,
     decode_request,
     encode_event,
@@ -209,12 +209,10 @@ class Intake:
             data = found.get(node_paths.pulse(name))
             if data is None:
                 continue
-            try:
-                note = msgspec.json.decode(data, type=PulseNote)
-            except msgspec.DecodeError as error:
-                log.warning("pulse_unreadable", peer=name, error=str(error), consequence="its peer has no host")
-                note = PulseNote()
-            births.append(PendingEntry(_birth(at, name, note)))
+            note = PulseNote.read(data)
+            if note is None:
+                log.warning("pulse_unreadable", peer=name, data=data[:SHOWN], consequence="its peer has no host")
+            births.append(PendingEntry(_birth(at, name, note or PulseNote())))
         return births
 
     def readable(
@@ -352,7 +350,7 @@ def _decoded(data: bytes) -> Request:
         request = decode_request(data)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if isinstance(request, JobSubmitted):
+    if isinstance(request, WithSpec):
         _refuse_deep(request.spec)
     # What other writers sent may grow on its way into the log: 1e15 is 1000000000000000.0 there.
     if len(data) > ENTRY_LIMIT // GROWTH and len(encode_event(request)) > ENTRY_LIMIT:

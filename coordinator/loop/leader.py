@@ -24,9 +24,10 @@ from coordinator.core.projection import project
 from coordinator.core.setting_aside import set_aside
 from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
-from coordinator.core.timers import Timers, due, expired_jobs, next_due
+from coordinator.core.timers import expired_jobs
 from coordinator.loop import event_log, snapshots
 from coordinator.loop.decision_log import DecisionLog
+from coordinator.loop.due_timers import DueTimers, timers_of
 from coordinator.loop.effects_writer import EffectsWriter
 from coordinator.loop.election import RENEW, Leadership, known_rules
 from coordinator.loop.intake import Intake, stamped
@@ -100,14 +101,8 @@ class Leader:
         self._runtime = runtime = leadership.zk.runtime
         self._limits = limits
         self._abandoned = abandoned
-        self._timers = Timers(
-            ack_timeout=settings.coordinator.ack_timeout,
-            revoke_grace=settings.coordinator.revoke_grace,
-            failure_backoff=settings.coordinator.failure_backoff,
-            quantum=settings.coordinator.quantum,
-            rebalance_after=settings.coordinator.rebalance_after,
-            keep_jobs=settings.coordinator.keep_jobs,
-        )
+        self._timers = timers_of(settings.coordinator)
+        self._due = DueTimers(self._timers)
         self.state: State = new_state(settings.deployment)
         self.turned_at: float | None = None
         """Wall clock of the end of the last turn; None before the first one."""
@@ -207,7 +202,7 @@ class Leader:
             seconds = min(seconds, read - now)
         if self._garbage.waiting:
             seconds = 0.0
-        timer = next_due(self.state, self._timers)
+        timer = self._due.next(self.state)
         if timer is not None:
             seconds = min(seconds, timer - self._runtime.wall())
         return max(seconds, 0.001)
@@ -228,7 +223,7 @@ class Leader:
         self._trimmer.trim({job: self.state.jobs[job].spec for job in self.state.plans})
         if self.state.rules > 3:  # the release before does not know what it finds
             self._auditor.look(self.state)
-        self.handle([PendingEntry(event) for event in due(self.state, at, self._timers)])
+        self.handle([PendingEntry(event) for event in self._due.events(self.state, at)])
 
     def _handle_requests(self, at: float) -> None:
         """While some requests are decided, the next ones are read and appended, and nodes of sentinels created and deleted."""

@@ -35,7 +35,7 @@ from sardonyx.core.effects import Set
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, decode_request, happened
 from sardonyx.core.graph import Graph
-from sardonyx.core.notes import JobNote, PeerNote, PulseNote, TaskNote
+from sardonyx.core.notes import UNREADABLE, JobNote, PeerNote, PulseNote, TaskNote
 from sardonyx.core.spec import JobSpec, decode_spec
 from sardonyx.core.stopping import may_follow
 
@@ -428,7 +428,7 @@ class Client:
         waiting = self.zk.read_many(f"{node_paths.INBOX}/{name}" for name in requests)
         asked: list[AnyEvent] = []
         for data in waiting.values():
-            with contextlib.suppress(msgspec.DecodeError):  # any program may write there; the coordinator refuses it
+            with contextlib.suppress(*UNREADABLE):  # any program may write there; the coordinator refuses it
                 asked.append(decode_request(data))
         behind = [happened(event) for _, event in read_log(self.zk, first=read_checkpoint(self.zk) + 1)]
         return {event.job: event.spec for event in (*behind, *asked) if isinstance(event, JobSubmitted)}
@@ -487,9 +487,4 @@ class _LiveCounts:
 
 
 def _pulse(data: bytes | None) -> PulseNote | None:
-    if not data:
-        return None
-    try:
-        return msgspec.json.decode(data, type=PulseNote)
-    except msgspec.DecodeError:  # better to show the peer without its host than not at all
-        return None
+    return PulseNote.read(data) if data else None  # better to show a peer without its host than not at all

@@ -7,7 +7,7 @@ import msgspec
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import ENDED
-from sardonyx.core.notes import JobNote
+from sardonyx.core.notes import UNREADABLE, JobNote
 from sardonyx.runtime.settings import Settings
 
 
@@ -74,7 +74,7 @@ def _look(settings: Settings) -> DeploymentView | None:
     except SetupError as error:
         denied = error.code == "SX-ZOOKEEPER-DENIED"
         return DeploymentView(name=name, note="access is denied with these credentials" if denied else error.message)
-    except msgspec.DecodeError:  # one that is damaged hides no other
+    except UNREADABLE:  # one that is damaged hides no other
         return DeploymentView(name=name, note="its nodes cannot be read: edited, or written by another version")
     finally:
         zk.close()

@@ -11,8 +11,6 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.notes import CandidateNote, PulseNote
@@ -58,10 +56,8 @@ def _has_pulse(zk: ZooKeeperSession, host: str) -> bool:
 
 
 def _host(data: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(data, type=PulseNote).host
-    except msgspec.DecodeError:  # any client may write there
-        return None
+    note = PulseNote.read(data)
+    return None if note is None else note.host
 
 
 def main(arguments: list[str]) -> int:

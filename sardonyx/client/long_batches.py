@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sardonyx.core import node_paths
 from sardonyx.core.notes import PulseNote
 from sardonyx.core.text import counted, time_text
@@ -47,10 +45,7 @@ def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: fl
 
 
 def _note(data: bytes | None) -> PulseNote:
-    try:
-        return msgspec.json.decode(data or b"{}", type=PulseNote)
-    except msgspec.DecodeError:
-        return PulseNote()
+    return PulseNote.read(data or b"{}") or PulseNote()
 
 
 __all__ = ["in_words", "long_batches"]

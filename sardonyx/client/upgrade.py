@@ -109,7 +109,4 @@ def daemons(pulses: list[PulseNote]) -> list[Daemons]:
 
 
 def _pulse(data: bytes) -> PulseNote:
-    try:
-        return msgspec.json.decode(data, type=PulseNote)
-    except msgspec.DecodeError:  # any program may write there
-        return PulseNote()
+    return PulseNote.read(data) or PulseNote()

@@ -9,6 +9,9 @@ import msgspec
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, JobStatus, LinkFacts, PeerState, TaskState, Yields
 
+UNREADABLE = (ValueError, RecursionError)
+"""What msgspec raises for data that is no note: also for a text that is no UTF-8, and for one that is nested too deeply."""
+
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A peer's place on a task. ``id`` is the number of the event that made it: with the peer, it is never used again."""
@@ -46,7 +49,7 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
         """The note in a node. What is no note, as any program may write it, is taken for its name."""
         try:
             return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return cls(data.decode(errors="replace"))
 
 
@@ -77,6 +80,14 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""
     batch: BatchInHand | None = None
     """Only once it has worked on the batch for some seconds, so that short ones write nothing."""
+
+    @classmethod
+    def read(cls, data: bytes) -> PulseNote | None:
+        """The note in a node; None if it is none, as any program may write there."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except UNREADABLE:
+            return None
 
 
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

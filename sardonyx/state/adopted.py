@@ -32,6 +32,10 @@ class EarlierLog(Protocol):
         """The offset after the last record."""
         ...
 
+    def end_beyond(self, partition: int, end: int) -> int:
+        """The same, of a log that should go on after ``end``: it waits a while for that, and otherwise returns ``end``."""
+        ...
+
     def read(self, partition: int, start: int, end: int) -> Iterable[Logged]:
         """All committed messages from one offset to another."""
         ...
@@ -120,8 +124,12 @@ class AdoptedState:
         )
         problem: InputError | None = None
         try:
-            messages = self._topic.read(number, restore.start, self._topic.end(number))
-            restore.read(_up_to(mark, messages, {"topic": topic}))
+            start, end = restore.start, self._topic.end(number)
+            restore.read(_up_to(mark, self._topic.read(number, start, end), {"topic": topic}))
+            # The commit is there. The end may be one that a broker told that had been replaced, and did not know it yet.
+            while not restore.reached and (further := self._topic.end_beyond(number, end)) > end:
+                restore.read(_up_to(mark, self._topic.read(number, end, further), {"topic": topic}))
+                end = further
             restore.finish()
         except InputError as error:
             problem = error

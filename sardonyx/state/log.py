@@ -146,7 +146,8 @@ class ShardLog:
         for time, name, table in undone:
             made += self._encoded("undo", seq, name, table, None, time)
             rows += table.num_rows
-        self._planned = self._after(seq, rows + restated, begun, under_way)
+        # A commit without a message has no number of its own: it ends a round whose last entry was in the commit before.
+        self._planned = self._after(seq if made else self.mark.seq, rows + restated, begun, under_way)
         return [
             Message(headers(about._replace(number=number, of=len(made))), value)
             for number, (about, value) in enumerate(made, start=1)

@@ -35,7 +35,7 @@ class InForce(NamedTuple):
     of_rows: Times | None = None
     """Of each row, in their order, if they come from a source with one partition: what they say depends on the log alone."""
 
-    def of(self, stay: Mask) -> InForce:
+    def of(self, stay: Mask | slice) -> InForce:
         """Of these rows only."""
         return self if self.of_rows is None else self._replace(of_rows=self.of_rows[stay])
 

@@ -71,11 +71,8 @@ class Targets:
         return self._target("coordinator", note.metrics, note.name.rpartition(":")[0], note.version)
 
     def _peer(self, data: bytes) -> Target | None:
-        try:
-            note = msgspec.json.decode(data, type=PulseNote)
-        except msgspec.DecodeError:
-            return None
-        return self._target("peer", note.metrics, note.host, note.version)
+        note = PulseNote.read(data)
+        return None if note is None else self._target("peer", note.metrics, note.host, note.version)
 
     def _target(self, daemon: str, place: str, host: str, version: str) -> Target | None:
         if not place or (is_loopback(place) and host != self._here):

@@ -195,8 +195,8 @@ CASES: list[tuple[str, list[str], list[str]]] = [
             (
                 "task-backing-off at write since 0 failure 1 limit 3: "
                 "task write backs off after failure 1 (the job survives 3), first "
-                "SX-TEST: no module; 1 virtual peer on it goes on; process 1 on east declined it, and peers of other "
-                "processes may take it at once (SX-TEST) [P2 active copy/write 0]"
+                "SX-TEST: no module; 1 virtual peer on it goes on; process 1 on east declined it or did not answer, and "
+                "peers of other processes may take it at once (SX-TEST) [P2 active copy/write 0]"
             ),
             "runs since 0: 1 virtual peer is at work [P2 active copy/write 0]",
         ],

@@ -104,3 +104,21 @@ def test_what_all_decline_is_one_failure_in_each_pause() -> None:
 def offered(world: World) -> list[str]:
     """The peers that were offered the first task."""
     return list(world.state.jobs["work"].tasks["read"].peers)
+
+
+@pytest.mark.parametrize(("rules", "status"), [(3, "failed"), (4, "running")])
+def test_a_machine_that_is_silent_fails_no_job_that_works_elsewhere(rules: int, status: str) -> None:
+    """Its offers do not count once a peer has begun with the task: by the rules before they do, and the fourth fails the job."""
+    world = World()
+    world.state.rules = rules
+    for sentence in ("work is submitted: read -> write; read is a topic", "the links of work are made"):
+        world.say(sentence)
+    world.say("P1 is born in east")
+    world.say("P1 acks")
+    for number in range(2, 8):
+        world.say(f"P{number} is born in west")
+        world.say("60 s pass")  # the pause is over
+        world.say("15 s pass")
+    job = world.state.jobs["work"]
+    assert job.status == status
+    assert rules == 3 or (job.tasks["write"].failures, job.tasks["write"].passing) == (6, 6)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from sardonyx import Count, Job, Max, blackhole, event_time, everything, files, generator, kafka, session
+from sardonyx import Count, Job, Max, blackhole, event_time, everything, files, generator, kafka, session, tumbling
 from sardonyx.core.errors import JobFailed
 from sardonyx.testing import JobResult, run_job
 
@@ -78,6 +78,24 @@ def test_a_row_too_large_for_its_queue_is_a_bad_record_of_a_task_with_state(kind
     with pytest.raises(JobFailed) as raised:
         run("fail")
     assert (raised.value.code, raised.value.where["task"]) == ("SX-RECORD-TOO-LARGE", "in")
+
+
+def test_of_rows_that_are_combined_those_are_bad_that_would_not_fit_alone() -> None:
+    """The others are in the results of their windows, whatever they were to be combined with."""
+    job, rng = Job("j"), random.Random(1)
+    rows = job.input("in", generator(1), time=event_time("at", delay="0 s"))
+    aggregates = {"rows": Count(), "text": Max("text")}
+    job.output(
+        "out",
+        blackhole(),
+        after=job.window("w", tumbling("1 h"), after=rows, aggregate=aggregates, on_error="dead_letter"),
+    )
+    texts = [f"z{rng.randbytes(1_000_000).hex()}" if n in (2, 3, 9) else str(n) for n in range(11)]
+    result = run_job(job, {"in": [{"n": n, "at": AT, "text": text} for n, text in enumerate(texts)]})
+    assert [(row["rows"], row["text"]) for row in result.rows("w")] == [(8, "8")]
+    assert (result.counts("w").rows_in, result.counts("w").dead) == (11, 3)
+    causes = sorted(letter.failure.cause[:25] for letter in result.dead_letters("w"))
+    assert causes == [f"the record begins {{'n': {n}" for n in (2, 3, 9)]
 
 
 def test_a_file_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:

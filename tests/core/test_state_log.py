@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 from log_world import CHANGES, SCHEMA, Entries, Partition, entries_of, table
 
+from peer.operators import Stores
 from queues.messages import Logged
 from sardonyx.core.errors import InputError, InternalError, OutputError, SetupError
+from sardonyx.core.going_back import FIRST_COMMIT
+from sardonyx.core.state_points import Adopted
+from sardonyx.state import log as state_log
 from sardonyx.state import messages
+from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.base import GONE
 from sardonyx.state.log import LogState, Round, ShardLog
 from sardonyx.state.memory import MemoryStore
@@ -248,3 +253,42 @@ def test_a_log_goes_on_from_what_another_one_left() -> None:
         restore.read(shard.partition.committed(restore.start))
         assert restore.finish() == shard.log.state
         assert entries_of(store) == found
+
+
+@pytest.mark.parametrize("entries", range(1, 6))
+def test_the_state_of_an_earlier_job_comes_into_the_log(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries it has: also if the last one fills a commit. What ends the round then writes nothing, so it has no
+    number that a restore would miss.
+    """
+    monkeypatch.setattr(state_log, "MOVED", 2)
+    shard = Shard(spare=100, adopted=True, state=LogState(Mark(*FIRST_COMMIT), 1_000))
+    had = {bytes([65 + number]): number for number in range(entries)}
+    shard.stores["values"].apply(table(had))
+    while shard.log.moves:
+        shard.commit({})
+    assert shard.restored(shard.log.mark) == (had, shard.log.state)
+    shard.commit({b"A": 7})
+    assert shard.restored(shard.log.mark)[0] == had | {b"A": 7}
+
+
+def test_an_earlier_log_is_read_on_if_a_broker_told_an_old_end() -> None:
+    """One that had been replaced, and did not know it yet: what the commit needs is there."""
+    shard = Shard(spare=100)
+    for number in range(4):
+        shard.commit({bytes([65 + number]): number})
+
+    class Told:
+        def end(self, _partition: int) -> int:
+            return shard.partition.end() // 2
+
+        def end_beyond(self, _partition: int, end: int) -> int:
+            return max(end, shard.partition.end())
+
+        def read(self, _partition: int, start: int, end: int) -> list[Logged]:
+            return [each for each in shard.partition.committed(start) if each.offset < end]
+
+    stores = Stores(lambda _name, schema: MemoryStore(schema))
+    stores.open("values", SCHEMA)
+    adopted = Adopted("t.state", [tuple(shard.log.mark)], None, 0)
+    AdoptedState(adopted, Told()).fill(0, stores, ())
+    assert entries_of(stores.all["values"]) == entries_of(shard.stores["values"])

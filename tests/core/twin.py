@@ -45,6 +45,7 @@ NEW_TASK: Json = {
     "had": {},
     "failed_in": {},
     "declined": [],
+    "taken_up": False,
 }
 
 
@@ -88,6 +89,9 @@ SILENT = {
     "cause": "it hangs while it prepares the task, as when it imports the job's code; or its machine is overloaded",
     "fix": "look into the log of its daemon; coordinator.ack_timeout sets the time",
 }
+OVERLOADED = (
+    "its machine is overloaded, or lacks something that the job's code waits for: another peer has begun with the task"
+)
 
 
 PARTITIONS = 8
@@ -615,22 +619,28 @@ class Twin:
             self.peers[event["peer"]] |= {"state": "active", "since": self.n}
             job, task = self.place(event["peer"])
             task["state"], job["former"] = "running", None
+            task["taken_up"] = self.rules > 3
 
     def on_ack_timed_out(self, event: Json) -> None:
         if not self.holds(event, "acking"):
             return
         peer = event["peer"]
         job, task = self.place(peer)
-        name = self.peers[peer]["assignment"]["task"]
-        if not task["backing_off"] and task["failed_at"] != self.at:
+        name, process = self.peers[peer]["assignment"]["task"], self.peers[peer]["process"]
+        proven = task["taken_up"]  # its code can be prepared
+        new = not task["backing_off"] and task["failed_at"] != self.at
+        if new:
             message = f"peer {peer} did not answer the offer of task {name!r} in time"
             where = {"job": job["id"], "task": name, "peer": peer}
-            self.add_failure(task, SILENT | {"message": message, "where": where}, harmless=False)
+            about = {"message": message, "where": where} | ({"cause": OVERLOADED} if proven else {})
+            self.add_failure(task, SILENT | about, harmless=proven)
             if task["failures"] - task["harmless"] > job["spec"].get("failure_limit", 3):
                 self.leave(peer, "revoked")
                 self.fail(job, task["error"], begun=False)
                 return
         self.leave(peer, "revoked")
+        if proven and process and (new or task["declined"]):
+            task.update(backing_off=True, declined=[*task["declined"], process])
 
     def on_yielded(self, event: Json) -> None:
         if self.holds(event, "acking", "active", "waiting", "sealing"):
@@ -702,6 +712,8 @@ class Twin:
             if job["next"].get(field, value) != job["spec"].get(field, value):
                 job[field] = job["next"].get(field, value)
         job["former"] = (job["former"] or job["spec"]) if self.rules > 3 else None
+        for name, task in job["tasks"].items():
+            task["taken_up"] = task["taken_up"] and name in job["goes_on"]
         job.update(spec=job["next"], next=None, switching=False, goes_on=[], revision=job["revision"] + 1)
         self.forgive(job)
 

@@ -18,7 +18,7 @@ from coordinator.core.projection import project
 from coordinator.daemon import Coordinator
 from coordinator.loop import event_log
 from coordinator.loop.election import Candidate, Leadership
-from coordinator.loop.side_effects import Needed, Rewired, Since, Trimmed
+from coordinator.loop.side_effects import Needed, Rewired, SideEffects, Since, Trimmed
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked, Completed, Counts, Exhausted, JobSubmitted, LastCommits, LinkFacts
 from sardonyx.core.graph import graph_of
@@ -164,7 +164,7 @@ def peers(settings: Settings, *names: str, answers: bool = True) -> Iterator[lis
 
 
 @contextmanager
-def coordinator(settings: Settings, side_effects: FakeLinks | None = None) -> Iterator[Coordinator]:
+def coordinator(settings: Settings, side_effects: SideEffects | None = None) -> Iterator[Coordinator]:
     """A coordinator in a thread of this process, stopped in the end; what ended it otherwise is raised."""
     running = Coordinator(settings, FakeLinks() if side_effects is None else side_effects)
     raised: list[BaseException] = []

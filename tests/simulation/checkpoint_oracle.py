@@ -16,7 +16,6 @@ from peer.operators import Stores
 from peer.window_split import row_times
 from queues.messages import Logged
 from sardonyx.core.checkpoints import Bookmark
-from sardonyx.core.clocks import NEVER
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.state_points import CheckpointPoint
@@ -73,7 +72,7 @@ class CheckpointOracle:
             for place, position in self._kafka.group(stage, job).positions().items():
                 marks = () if position is None or position.checkpoints is None else position.checkpoints.kept
                 for mark in marks if place.topic == first.topic else ():
-                    known = (stage.name, place.number, mark)
+                    known = (place.topic, place.number, mark)
                     if known not in self._seen or all_of_them:
                         self._seen.add(known)
                         self.taken += mark.undo and not all_of_them
@@ -113,31 +112,36 @@ class CheckpointOracle:
 
     def _wanted(self, stage: Stage, number: int, time: int) -> Counter[Window]:
         """The same, counted from the link."""
-        window, link, found = stage.task.window, stage.ingress[0], Counter[Window]()
+        window, link = stage.task.window, stage.ingress[0]
         assert window is not None
+        found, clock, since = self._world.begun(stage, number)
         size, grace, allowed = (_micros(each) for each in (window.size, window.grace, window.allowed_lateness))
-        clock = NEVER
         for said, table in blocks(self._kafka.broker.logs[Partition(link.topic, number)]):
             clock = max(clock, said)
             if clock >= time:
                 break
             if table is None or not table.num_rows:
                 continue
-            assert link.row_time is not None
-            times = (
-                numpy(one(table[SLICE]))
-                if SLICE in table.column_names
-                else row_times(table, link.row_time, link.source)
-            )
-            for row, at in zip(table.to_pylist(), times.tolist(), strict=True):
+            for row, at in zip(table.to_pylist(), times_on(link, table), strict=True):
                 start = at // size * size
                 before = max(clock, row.get(BEFORE, clock))
+                if since is not None and SLICE not in row and at < since:
+                    continue
                 if at < time and before < time and start + size + grace + allowed > before:
                     found[row["k"], start] += row.get(ROWS, 1)
         for key, start in list(found):
             if start + size + grace + allowed <= time:
                 del found[key, start]
         return found
+
+
+def times_on(link: Link, rows: pa.Table) -> list[int]:
+    """The times of rows on a link that windows read; of combined ones, the beginning of their slice."""
+    assert link.row_time is not None
+    found: list[int] = (
+        numpy(one(rows[SLICE])) if SLICE in rows.column_names else row_times(rows, link.row_time, link.source)
+    ).tolist()
+    return found
 
 
 def _micros(length: Any) -> int:

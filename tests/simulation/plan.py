@@ -34,6 +34,8 @@ Kind = Literal[
     "tear",
     "erase",
     "forget",
+    "rollback",
+    "restart",
 ]
 
 
@@ -47,8 +49,8 @@ class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
     policy, scale, suspend (and resume after ``seconds``), change (tasks are added and removed), close (no row goes over an edge
     any more, or over all again), resize (another number of partitions): a user's requests. say: a client puts
     something into the inbox that fits nothing (:mod:`tests.simulation.nonsense`). Of jobs with clocks: tear, erase:
-    Kafka loses one record, or all, of a log of
-    state. forget: it loses the positions of a task with state, while no peer is there.
+    Kafka loses one record, or all, of a log of state. forget: it loses the positions of a task with state, while it has no peer.
+    rollback, restart: a user has the job go back to one of its last checkpoints, or stop, and another one go on from there.
     """
 
     at: float
@@ -130,6 +132,10 @@ class Tally(msgspec.Struct):
     """Writes of deposed leaders that it took: a failure each."""
     lost_replies: int = 0
     requests: int = 0
+    rollbacks: int = 0
+    """Jobs that went on from a checkpoint of another one."""
+    restarts: int = 0
+    """Jobs that went on where another one was stopped."""
 
     def add(self, other: Tally) -> None:
         for name in self.__struct_fields__:

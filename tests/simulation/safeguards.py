@@ -12,24 +12,35 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import peer.prepared_task
 import queues.reader
+import sardonyx.core.going_back
+from coordinator.core.job_changes import JobChanges
 from peer.shards import Shards
 from peer.state_keeper import TopicKeeper
 from queues.batch import HeldPartition
 from queues.messages import CLOCK_HEADER, Outgoing
 from sardonyx.core import progress
 from sardonyx.core.checkpoints import Checkpoints
-from sardonyx.core.clocks import SourceClock, Stating, task_clock
+from sardonyx.core.clocks import END, SourceClock, Stating, task_clock
 from sardonyx.core.cycles import Standing
 from sardonyx.core.positions import Partition
 from sardonyx.core.source_fronts import Fronts, HeldRows
+from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import About
 from sardonyx.state.restore import Restore
 from tests.simulation.broker import Entry, Group
 from tests.simulation.broker_clients import SimStateTopic, SimWriter
 from tests.simulation.plan import Plan
-from tests.simulation.timed_plans import checkpoint_plan, damaged_plan, lineage_plan, loop_plan, timed_plan
+from tests.simulation.timed_plans import (
+    checkpoint_plan,
+    damaged_plan,
+    going_back_plan,
+    lineage_plan,
+    loop_plan,
+    timed_plan,
+)
 
 Patch = pytest.MonkeyPatch
 
@@ -298,6 +309,40 @@ def _log_of_checkpoints_deleted(patch: Patch) -> None:
     patch.setattr(Checkpoints, "low", property(lambda _: None))
 
 
+# --- Going back -------------------------------------------------------------------------------------------------------
+
+
+def _state_as_it_was_after_the_checkpoint(patch: Patch) -> None:
+    """What a job begins with is the state at the bookmark, with the rows of later times."""
+    fill = AdoptedState.fill
+
+    def filled(adopted: AdoptedState, *given: Any) -> Any:
+        at, adopted.at = adopted.at, None
+        try:
+            return fill(adopted, *given)
+        finally:
+            adopted.at = at
+
+    patch.setattr(AdoptedState, "fill", filled)
+
+
+def _inputs_give_rows_before_the_checkpoint(patch: Patch) -> None:
+    """An input that is read again gives the rows, too, that the checkpoint holds."""
+    read = peer.prepared_task.read_topic
+    patch.setattr(peer.prepared_task, "read_topic", lambda *given: read(*given[:5], None))
+
+
+def _read_again_from_too_late(patch: Patch) -> None:
+    """A job that goes back reads on from where rows came last that a position knows of."""
+    begin = sardonyx.core.going_back.begin_of
+    patch.setattr(sardonyx.core.going_back, "begin_of", lambda known, _time: begin(known, END))
+
+
+def _lent_state_forgotten(patch: Patch) -> None:
+    """A job that has ended is forgotten with its logs of states, although another one begins with these."""
+    patch.setattr(JobChanges, "_keep_state", lambda *_: None)
+
+
 # --- Loops ------------------------------------------------------------------------------------------------------------
 
 
@@ -348,6 +393,10 @@ SAFEGUARDS = [
     Safeguard(_checkpoints_lost_with_their_peer, 0, checkpoint_plan),
     Safeguard(_undo_lost_with_their_peer, 3, checkpoint_plan),
     Safeguard(_log_of_checkpoints_deleted, 2, checkpoint_plan),
+    Safeguard(_state_as_it_was_after_the_checkpoint, 1, going_back_plan),
+    Safeguard(_inputs_give_rows_before_the_checkpoint, 1, going_back_plan),
+    Safeguard(_read_again_from_too_late, 1, going_back_plan),
+    Safeguard(_lent_state_forgotten, 1, going_back_plan),
     Safeguard(_more_comes_into_a_loop, 1, loop_plan),
     Safeguard(_rows_in_a_loop_uncounted, 2, loop_plan),
     Safeguard(_unfenced_members, 4),

@@ -31,25 +31,34 @@ SHOWN = 5
 """Failures that are shrunk; further ones only show their seed."""
 
 
-KINDS = ("cluster", "clocks", "damage", "lineage", "checkpoints", "loops")
+KINDS = ("cluster", "clocks", "damage", "lineage", "checkpoints", "loops", "going-back")
 """What histories are about. Those after the first: :mod:`tests.simulation.timed_plans`."""
 
 
 def drawn(kind: str, seed: str) -> Plan:
     """A random history. ``kind``: one of :data:`KINDS`."""
-    from tests.simulation.timed_plans import checkpoint_plan, damaged_plan, lineage_plan, loop_plan, timed_plan
+    from tests.simulation import timed_plans as timed
 
-    plans = (random_plan, timed_plan, damaged_plan, lineage_plan, checkpoint_plan, loop_plan)
+    plans = (
+        random_plan,
+        timed.timed_plan,
+        timed.damaged_plan,
+        timed.lineage_plan,
+        timed.checkpoint_plan,
+        timed.loop_plan,
+        timed.going_back_plan,
+    )
     return dict(zip(KINDS, plans, strict=True))[kind](seed)
 
 
 def world_of(plan: Plan) -> world.World:
     """Jobs with clocks get a world with rows, transactions and state."""
-    if any(task.time is not None for job in plan.jobs for task in job.spec.catalog):
-        from tests.simulation.timed import TimedWorld  # needs Kafka's client
+    if all(task.time is None for job in plan.jobs for task in job.spec.catalog):
+        return world.World(plan)
+    from tests.simulation.going_back import GoingBackWorld  # needs Kafka's client
+    from tests.simulation.timed import TimedWorld
 
-        return TimedWorld(plan)
-    return world.World(plan)
+    return (GoingBackWorld if any(fault.kind in ("rollback", "restart") for fault in plan.faults) else TimedWorld)(plan)
 
 
 def played(plan: Plan) -> tuple[Tally, str]:

@@ -8,6 +8,7 @@ has rows that come over a while, in some partitions of a topic; in the end each 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from peer.timekeeper import Timekeeper
 from sardonyx.core import link_counts, node_paths
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LastCommits, LinkFacts
 from sardonyx.core.going_back import points_of, state_logs
@@ -57,7 +59,7 @@ from tests.simulation.kafka import SimKafka, Topic
 from tests.simulation.peer_work import SimRunner, SimUnread
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.progress_oracle import ProgressOracle
-from tests.simulation.time_oracle import TimeOracle
+from tests.simulation.time_oracle import TimeOracle, Window
 from tests.simulation.timed_plans import KEPT, Row, rows_of
 from tests.simulation.world import World
 
@@ -96,7 +98,8 @@ class TimedKafka(SimKafka):
             runtime.sleep(self.sim.rng.random() * 0.05)
             self._fail_now_and_then()
             if link.kind == "input":
-                facts[link.name] = LinkFacts(len(self.input), [0] * len(self.input), list(self.input))
+                end = None if link.options.get("end") is None else list(self.input)
+                facts[link.name] = LinkFacts(len(self.input), [0] * len(self.input), end)
                 continue
             facts[link.name] = LinkFacts(spec.partitions if link.owned else 1)
             self.broker.create(link.topic, facts[link.name].partitions)
@@ -343,6 +346,11 @@ class TimedWorld(World):
         self.kafka.broker.create("rows", len(counts))
         for row in self.rows:
             self.sim.at(row.comes, lambda row=row: self._put_row(row))  # type: ignore[misc]
+
+    def begun(self, stage: Stage, number: int) -> tuple[Counter[Window], int, int | None]:
+        """With what a shard begins: rows by key and window, the clock, and the time before which rows are left out."""
+        del stage, number
+        return Counter(), NEVER, None
 
     def _put_row(self, row: Row) -> None:
         record = {"k": row.key, "at": row.at, "n": row.n}

@@ -88,6 +88,33 @@ def checkpoint_plan(seed: str) -> Plan:
     return replace(plan, jobs=[replace(job, spec=replace(job.spec, checkpoint_every=every)) for job in plan.jobs])
 
 
+def going_back_plan(seed: str) -> Plan:
+    """The same with a user who has the job go back to a checkpoint now and then, or stop and another one go on from there. Of two
+    coordinators one may die at such a moment.
+    """
+    plan, rng = checkpoint_plan(seed), random.Random(f"{seed}/going back")
+    endless, faults = rng.random() < 0.75, list(plan.faults)
+    for _ in range(rng.choice([1, 2, 2, 3])):
+        at, kinds = rng.uniform(0.3, 1.0) * plan.until, ("rollback", "restart") if endless else ("rollback",)
+        faults.append(Fault(round(at, 3), rng.choice(kinds), count=rng.randrange(24)))
+        if rng.random() < 0.3:
+            faults.append(Fault(round(at + rng.uniform(0.0, 3.0), 3), "kill", "c0"))
+    return replace(
+        plan,
+        jobs=[replace(job, spec=_endless(job.spec)) for job in plan.jobs] if endless else plan.jobs,
+        faults=sorted(faults, key=lambda fault: fault.at),
+        coordinators=rng.choice([1, 2]),
+        keep_jobs=rng.choice([0, 1000]),
+        audit_every=0.0,
+    )
+
+
+def _endless(spec: JobSpec) -> JobSpec:
+    read, *rest = spec.catalog
+    options = {name: option for name, option in read.options.items() if name != "end"}
+    return replace(spec, catalog=[replace(read, options=options), *rest])
+
+
 def loop_plan(seed: str) -> Plan:
     """The same with a job whose rows go round a loop, some times each, before they come to the windows."""
     plan, rng = timed_plan(seed), random.Random(f"loops/{seed}")

@@ -188,10 +188,14 @@ class World:
         for number in range(len(self.plan.daemons)):
             self._start(f"d{number}")
         self._until("is worked off", self.oracle.left_over)
+        self._stop_rest()
+        self._until("has ended", self.oracle.unfinished)
+
+    def _stop_rest(self) -> None:
+        """Jobs without an end must end as well."""
         for job in self.plan.jobs:
             if not all(map(is_bounded, [t for t in job.spec.catalog if t.type == "input"])):
-                self._ask(JobStopped(job=job.job))  # then it must end as well
-        self._until("has ended", self.oracle.unfinished)
+                self._ask(JobStopped(job=job.job))
 
     def _until(self, what: str, missing: Callable[[World], list[str]]) -> None:
         """Go on until nothing is missing."""
@@ -349,17 +353,21 @@ class World:
         if peers:
             self._ask(Evicted(peer=peers[fault.count % len(peers)]))
 
+    def _job_of(self, fault: Fault) -> str:
+        """The job that a user means."""
+        return self.plan.jobs[fault.count % len(self.plan.jobs)].job
+
     def _end(self, fault: Fault) -> None:
         if self.plan.jobs:
-            self._ask(JobKilled(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+            self._ask(JobKilled(job=self._job_of(fault)))
 
     def _halt(self, fault: Fault) -> None:
         if self.plan.jobs:
-            self._ask(JobStopped(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+            self._ask(JobStopped(job=self._job_of(fault)))
 
     def _purge(self, fault: Fault) -> None:
         if self.plan.jobs:
-            self._ask(JobPurged(job=self.plan.jobs[fault.count % len(self.plan.jobs)].job))
+            self._ask(JobPurged(job=self._job_of(fault)))
 
     def _say(self, fault: Fault) -> None:
         del fault
@@ -375,20 +383,20 @@ class World:
 
     def _scale(self, fault: Fault) -> None:
         if self.plan.jobs:
-            job = self.plan.jobs[fault.count % len(self.plan.jobs)].job
+            job = self._job_of(fault)
             self._ask(
                 JobScaled(job=job, priority=fault.count % 3, weight=1.0 + fault.count % 2, max_peers=fault.count % 4)
             )
 
     def _suspend(self, fault: Fault) -> None:
         if self.plan.jobs:
-            job = self.plan.jobs[fault.count % len(self.plan.jobs)].job
+            job = self._job_of(fault)
             self._ask(JobScaled(job=job, suspended=True))
             self.sim.at(fault.seconds, lambda: self._ask(JobScaled(job=job, suspended=False)))
 
     def _change(self, fault: Fault) -> None:
         """Tasks are added to a job, and removed from it, with all that is unread before them."""
-        job = self.plan.jobs[fault.count % len(self.plan.jobs)].job if self.plan.jobs else ""
+        job = self._job_of(fault) if self.plan.jobs else ""
         known = self.oracle.state.jobs.get(job)
         if known is None or known.ended:
             return

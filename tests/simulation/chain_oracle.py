@@ -1,0 +1,298 @@
+"""What must be true of jobs that follow each other: one goes on where another was stopped, or from a checkpoint of it.
+
+Each row has its effect once over the whole chain. What is counted for a job begins with what was counted for the one before: all
+of it, if that was stopped; else the rows that had come before the time of the checkpoint. What that one has given for later
+ones is taken back, and given again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from coordinator.core.state import State
+from sardonyx.core.errors import Failure
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import Graph, Link
+from sardonyx.core.positions import Partition, first_clock
+from sardonyx.core.units import seconds
+from sardonyx.state.columns import ROWS, SLICE
+from tests.simulation.checkpoint_oracle import times_on
+from tests.simulation.oracle import Oracle
+from tests.simulation.time_oracle import BEFORE, Expected, TimeOracle, Window, blocks, late_rows, micros
+from tests.simulation.timed_plans import SECOND, SIZE
+
+if TYPE_CHECKING:
+    from tests.simulation.going_back import GoingBackWorld
+
+Panes = dict[Window, dict[int, Any]]
+"""Results by window and by the number of their pane."""
+
+
+class Leg(NamedTuple):
+    """A job of the chain."""
+
+    job: str
+    before: str
+    """The job that it goes on from; empty: it is the first one."""
+    at: int | None
+    """The time of the checkpoint from which it does; None: from where that one was stopped."""
+    facts: Mapping[str, LinkFacts]
+    """Of its links when it began."""
+
+
+@dataclass
+class Counted(Expected):
+    """What the windows of a task have counted by a time."""
+
+    passed: Counter[Window] = field(default_factory=Counter)
+    """Rows before that time that came when the clock had passed it, and were not late for the job. They are in no checkpoint, and
+    are not read again."""
+
+
+class ChainOracle(TimeOracle):
+    """Watches over a history of such jobs."""
+
+    _world: GoingBackWorld
+
+    def __init__(self, *of_history: Any) -> None:
+        super().__init__(*of_history)
+        self.legs: dict[str, Leg] = {}
+        """All jobs that ever ran, in their order."""
+        self.status: dict[str, str] = {}
+        """How each stood last: some are forgotten."""
+        self.errors: dict[str, Failure | None] = {}
+        self._bases: dict[tuple[str, str], Counted] = {}
+
+    def _decide(self, n: int) -> None:
+        super()._decide(n)
+        for name, job in self.state.jobs.items():
+            if job.facts is not None:
+                self.status[name], self.errors[name] = job.status, job.error
+                if name not in self.legs:
+                    self.legs[name] = Leg(name, job.resumes, job.resumes_at, job.facts)
+
+    def job_of(self, link: Link) -> str:
+        """The job that a link belongs to."""
+        return link.topic.split(".")[1]
+
+    # While it settles
+
+    def left_over(self, world: Any) -> list[str]:
+        """Before the last job is stopped, nothing is asked for any more, and all rows are read."""
+        found = super().left_over(world)
+        found += [f"{name} is to be followed by {job.into}" for name, job in self.state.jobs.items() if job.into]
+        latest = self._world.latest()
+        asked = next(reversed(self._world.asked), latest)
+        known = self.state.jobs.get(asked)
+        if known is not None and known.refused:
+            found.append(f"{asked} was refused, and is submitted again")
+        leg, job = self.legs.get(latest), self.state.jobs.get(latest)
+        if leg is None or job is None or job.ended:
+            return found
+        stage = self.kafka.graphs[latest].stages[0]
+        (link,) = [link for link in stage.ingress if link.kind == "input"]
+        for place, position in self.kafka.group(stage, latest).positions().items():
+            start = (leg.facts[link.name].start or [])[place.number]
+            if (start if position is None else position.offset) < self.kafka.input[place.number]:
+                found.append(f"{latest} has not read {place}")
+        return found
+
+    # What must have been counted
+
+    def base(self, leg: Leg, task: str) -> Counted:
+        """What the job before had counted when this one goes on from it."""
+        if not leg.before:
+            return Counted()
+        key = leg.job, task
+        if key not in self._bases:
+            self._bases[key] = self.counted(leg.before, task, leg.at)
+        return self._bases[key]
+
+    def counted(self, job: str, task: str, until: int | None = None) -> Counted:
+        """What a task has counted, and what the jobs before had; of the rows before a time, if one is given."""
+        leg, found = self.legs[job], Counted()
+        stage = self.kafka.graphs[job].stage(task)
+        link, window = stage.ingress[0], stage.task.window
+        assert window is not None
+        base = self.base(leg, task)
+        found.counts, found.closing, found.passed = +base.counts, set(base.closing), +base.passed
+        size, grace, allowed = (
+            round(seconds(str(length or "0 s")) * SECOND)
+            for length in (window.size, window.grace, window.allowed_lateness)
+        )
+        for number in range(leg.facts[link.name].partitions):
+            for row, at, before in self._rows(leg, link, number):
+                start = at // size * size
+                weight, key = row.get(ROWS, 1), (row["k"], start)
+                if start + size + grace + allowed <= before:
+                    found.late += weight
+                elif until is not None and at >= until:
+                    continue
+                elif until is not None and before >= until:
+                    found.passed[key] += weight
+                else:
+                    found.counts[key] += weight
+                    if start + size + grace > before:
+                        found.closing.add(key)
+        return found
+
+    def _rows(self, leg: Leg, link: Link, number: int) -> Iterator[tuple[dict[str, Any], int, int]]:
+        """The rows that came to a shard, each with its time and the clock before it, without those that a checkpoint holds."""
+        clock = first_clock(leg.facts[link.name], number).value
+        for said, table in blocks(self.kafka.broker.logs[Partition(link.topic, number)]):
+            clock = max(clock, said)
+            if table is None or not table.num_rows:
+                continue
+            for row, at in zip(table.to_pylist(), times_on(link, table), strict=True):
+                if leg.at is None or SLICE in row or at >= leg.at:
+                    yield row, at, max(clock, row.get(BEFORE, clock))
+
+    # In the end
+
+    def at_the_end(self, world: Any) -> None:
+        """All jobs but the last one were stopped or rolled back, and that one has come to its end."""
+        legs = list(self.legs.values())
+        last = legs[-1]
+        for leg, after in itertools.pairwise(legs):
+            wanted = "killed" if after.at is not None else "stopped"
+            assert self.status[leg.job] == wanted, (
+                f"{leg.job} is {self.status[leg.job]}, and {after.job} goes on from it"
+            )
+            assert after.before == leg.job, f"{after.job} does not go on from {leg.job}"
+        well = self.status[last.job] in ("completed", "stopped")
+        assert well, f"{last.job} is {self.status[last.job]}: {self.errors[last.job]}"
+        Oracle.at_the_end(self, world)
+        segments = list(_segments(legs))
+        for segment in segments:
+            self._read_once(segment, is_last=segment is segments[-1])
+        self._given(segments)
+        self._checkpoints(last)
+
+    def _completed(self, job: str, graph: Graph, state: State) -> None:
+        """What is late was so by its place in the log, and no clock stands before a row that is older."""
+        counts, rows = state.jobs[job].tasks["count"].counts, {row.n: row for row in self._world.rows}
+        late = self.counted(job, "count").late
+        assert counts is not None
+        assert counts.late + counts.dead == late, f"{counts.late} + {counts.dead} rows of {job} are late, not {late}"
+        for stage in graph.stages:
+            for link in stage.ingress:
+                if link.kind == "internal":
+                    self._stated(link, rows, late_rows(self._world.rows))
+
+    def _read_once(self, segment: list[Leg], *, is_last: bool) -> None:
+        """From a rollback to the next one no row is worked twice, and in the end each one was that is not in the checkpoint."""
+        jobs, since = [leg.job for leg in segment], segment[0].at
+        rows = {row.n: row for row in self._world.rows}
+        needed = Counter(n for n, row in rows.items() if since is None or row.at >= since)
+        seen: Counter[int] = Counter()
+        count = 0
+        for leg in segment:
+            first = self.kafka.graphs[leg.job].stages[0]
+            (link,) = [link for link in first.egress if link.kind == "internal"]
+            for log in self._logs(link.topic):
+                for _, table in blocks(log):
+                    for row in table.to_pylist() if table is not None else ():
+                        count += row.get(ROWS, 1)
+                        if "n" in row:
+                            seen[row["n"]] += 1
+                            assert leg.at is None or row["at"] >= leg.at, f"{leg.job} has worked {row}, before {leg.at}"
+        assert seen <= Counter(list(rows)), f"{jobs} have worked rows {+(seen - Counter(list(rows)))} twice"
+        assert count <= len(rows), f"{jobs} have worked {count} rows, and there are {len(rows)}"
+        if is_last:
+            assert not seen or needed <= seen, f"{jobs} have not worked rows {needed - seen}"
+            assert needed.total() <= count, f"{jobs} have worked {count} of {needed.total()} rows"
+
+    def _given(self, segments: list[list[Leg]]) -> None:
+        """The last result of each window counts all its rows; what came before a checkpoint is given once, the rest once more."""
+        last = segments[-1][-1]
+        graph = self.kafka.graphs[last.job]
+        tasks = [stage.name for stage in graph.stages if stage.task.window is not None]
+        found = self.counted(last.job, tasks[0])
+        self._against_the_rows(found.counts)
+        size = SIZE * SECOND
+        if len(tasks) > 1:
+            size *= 3
+            found = Counted(_longer(found.counts, size), set(), 0, _longer(found.passed, size))
+            found.closing = set(found.counts)
+        held: Panes = {}
+        own: Panes = {}
+        for segment in segments:
+            own = self._panes({leg.job for leg in segment})
+            for window, panes in own.items():
+                first = min(panes)
+                stay = {number: row for number, row in held.get(window, {}).items() if number < first}
+                held[window] = stay | panes
+        window = graph.stage(tasks[-1]).task.window
+        assert window is not None
+        grace = round(seconds(str(window.grace or "0 s")) * SECOND)
+        since = segments[-1][0].at
+        strange = own.keys() - found.counts.keys() - found.passed.keys()
+        assert not strange, f"windows {strange} have results, and no rows"
+        for key, count in found.counts.items():
+            beyond = 0 if key in own and len(tasks) == 1 else found.passed[key]
+            self._window(key, range(count, count + beyond + 1), held.get(key, {}), found, given=key in own)
+            assert key in own or (since is not None and key[1] + size + grace <= since), f"{key} is not given again"
+
+    def _window(self, key: Window, counts: range, panes: dict[int, Any], found: Counted, *, given: bool) -> None:
+        """``panes``: all, without those that were taken back since they were ``given`` again."""
+        assert panes, f"{key} has no result, and {counts[0]} rows"
+        assert sorted(panes) == list(range(len(panes))), f"panes of {key} are missing: {sorted(panes)}"
+        hits = panes[max(panes)]["hits"]
+        assert hits in counts, f"{key} counts {hits}, and should {counts[0]} to {counts[-1]}"
+        finals = sum(row["final"] for row in panes.values())
+        assert not given or finals == (key in found.closing), f"{key} has {finals} final results: {panes}"
+
+    def _against_the_rows(self, counts: Counter[Window]) -> None:
+        """An answer that needs no link: rows that were not late where they came from count, and none counts twice."""
+        size, late = SIZE * SECOND, late_rows(self._world.rows)
+        most = Counter((row.key, row.at // size * size) for row in self._world.rows)
+        assert counts <= most, f"windows count {+(counts - most)} rows too many"
+        if not self._idle:
+            least = Counter((row.key, row.at // size * size) for row in self._world.rows if row.n not in late)
+            assert least <= counts, f"windows lack {+(least - counts)} rows"
+
+    def _panes(self, jobs: set[str]) -> Panes:
+        """What some jobs have given."""
+        found: Panes = {}
+        for log in self._logs("out"):
+            for entry in log.history():
+                if entry.transaction is not None and entry.transaction.id.split("/")[1] in jobs:
+                    row = msgspec.json.decode(entry.value or b"")
+                    of = found.setdefault((row["k"], micros(row["window_start"])), {})
+                    assert row["pane"] not in of, f"pane {row['pane']} of {row} comes twice"
+                    of[row["pane"]] = row
+        return found
+
+    def _checkpoints(self, last: Leg) -> None:
+        """Those of the last job, and all that the log has of others, are what the rows before their times have made."""
+        oracle = self._world.checkpoints
+        assert oracle is not None
+        if last.job in self.state.jobs:  # otherwise the logs of its states are gone
+            oracle.check(last.job, self.kafka.graphs[last.job], all_of_them=True)
+        for name, job in self.state.jobs.items():
+            if name in self.legs:
+                oracle.check_logged(name, self.kafka.graphs[name], job.checkpoints)
+
+
+def _segments(legs: list[Leg]) -> Iterator[list[Leg]]:
+    """The jobs between two rollbacks."""
+    starts = [n for n, leg in enumerate(legs) if n == 0 or leg.at is not None]
+    for start, end in zip(starts, [*starts[1:], len(legs)], strict=True):
+        yield legs[start:end]
+
+
+def _longer(counts: Counter[Window], size: int) -> Counter[Window]:
+    """The same, of longer windows."""
+    found: Counter[Window] = Counter()
+    for (key, start), count in counts.items():
+        found[key, start // size * size] += count
+    return found
+
+
+__all__ = ["ChainOracle", "Counted", "Leg"]
