@@ -433,8 +433,21 @@ def _text(path: Path) -> str:
         ) from error
 
 
+_MOST_VALUES = 100_000
+"""Values that a spec in YAML may stand for, once each alias is replaced by what it names."""
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without the trap that the second of two equal keys silently wins."""
+    """YAML without the trap that the second of two equal keys silently wins, and without aliases that stand for so much that
+    memory cannot hold it, or for themselves.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _values_in(node, {}) > _MOST_VALUES:
+            why = f"its aliases stand for more than {_MOST_VALUES:,} values"
+            raise yaml.composer.ComposerError(None, None, why, node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -448,18 +461,31 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _values_in(node: yaml.Node, known: dict[yaml.Node, int | None]) -> int:
+    """How many values a node stands for. ``known``: those of the nodes that were counted; None: it is being counted."""
+    if node not in known:
+        known[node] = None
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for each in inner for part in (each if isinstance(each, tuple) else (each,)))
+        known[node] = 1 + sum(_values_in(part, known) for part in parts)
+    found = known[node]
+    if found is None:
+        raise yaml.composer.ComposerError(None, None, "an alias stands for what it is part of", node.start_mark)
+    return found
+
+
 def _yaml(text: str, source: str) -> object:
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise _not_readable("YAML", source, str(error)) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _not_readable("YAML", source, error) from error
 
 
 def _toml(text: str, source: str) -> object:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _not_readable("TOML", source, str(error)) from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _not_readable("TOML", source, error) from error
 
 
 def _json(text: str, source: str) -> object:
@@ -472,18 +498,18 @@ def _json(text: str, source: str) -> object:
 
     try:
         return json.loads(text, object_pairs_hook=unique)
-    except ValueError as error:
-        raise _not_readable("JSON", source, str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _not_readable("JSON", source, error) from error
 
 
 _READERS = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml, ".json": _json}
 
 
-def _not_readable(language: str, source: str, cause: str) -> SpecUnreadable:
+def _not_readable(language: str, source: str, error: Exception) -> SpecUnreadable:
     return SpecUnreadable(
         "SX-SPEC-SYNTAX",
         f"{source} is not valid {language}",
-        cause=cause,
+        cause="it is nested too deeply" if isinstance(error, RecursionError) else str(error),
         fix="correct the place that the cause names",
         where={"path": source},
     )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.connectors.files import byte_ranges
+from sardonyx.connectors.files import byte_ranges, parquet_rows
 from sardonyx.connectors.files.input import FilesInput, files_of
 from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.errors import InputError
@@ -452,6 +452,30 @@ def test_parquet_by_row_groups(tmp_path):
     file.write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read(file, format="parquet")
+
+
+@pytest.mark.parametrize("kind", ["texts", "equal", "together"])
+def test_a_row_group_that_memory_cannot_hold_is_refused_before_it_is_read(tmp_path, monkeypatch, kind):
+    """By its size, by what a few bytes of it become, or with others of one split; what is left out does not count. The same when
+    a file is listed, and when a piece is read that was listed before.
+    """
+    rows = 1000
+    wide = [f"{n:05}" * 40 for n in range(rows)] if kind == "texts" else pa.nulls(rows, pa.float64())
+    file = tmp_path / "in.parquet"
+    groups = 4 if kind == "together" else 1
+    pq.write_table(pa.table({"n": range(rows), "wide": wide}), file, row_group_size=rows // groups)
+    source = connectors(file, format="parquet")
+    pieces = list(source.splits())
+    assert sum(source.read(piece.data).num_rows for piece in pieces) == rows
+    monkeypatch.setattr(parquet_rows, "MOST_BYTES", 12_000)
+    fix = "split_size" if kind == "together" else "smaller row groups"
+    for again in (lambda: list(source.splits()), lambda: source.read(pieces[0].data)):
+        with pytest.raises(InputError, match=r"in\.parquet: row group 0.* of 1,000 rows would take") as caught:
+            again()
+        assert caught.value.code == "SX-INPUT-LARGE"
+        assert fix in caught.value.fix
+    monkeypatch.setattr(parquet_rows, "MOST_BYTES", 30_000)
+    assert read(file, format="parquet", schema="n bigint").num_rows == rows
 
 
 def test_int96_of_parquet_holds_any_year(tmp_path):
