@@ -41,8 +41,8 @@ test-all: $(CLASSES) ## all tests but those that need a browser, prometheus, or 
 test-touched: $(CLASSES) ## the core, and the tests on services for what changed since a commit: make test-touched BASE=main
 	@$(BIN)/python -m tests.stages test-touched --base $(or $(BASE),HEAD)
 
-test-secured: $(CLASSES) ## some of the tests on services, on ZooKeeper and Kafka with TLS and a login; FILES=... for others
-	@SECURED=1 $(BIN)/pytest $(or $(FILES),$(addprefix tests/services/test_,queue.py membership.py transactions.py kafka_to_kafka.py))
+test-secured: $(CLASSES) ## the tests on services on ZooKeeper and Kafka with TLS and a login, but those that speak plain; FILES=... for some
+	@SECURED=1 $(PYTEST) -m $(QUICK) -rs $(or $(FILES),tests/services)
 
 $(CLASSES): $(READY) | java
 	@$(BIN)/python -m tests.class_archive $@ >/dev/null || echo "no archive of Spark's classes: the tests start Spark without one" >&2
