@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from sardonyx.core.quoting import frames_of
+from sardonyx.core.quoting import HIDDEN, frames_of
 from sardonyx.core.secrets import MASK, is_secret
 from sardonyx.runtime.daemon_metrics import LINES
 from sardonyx.runtime.secret_values import KNOWN, QUOTING, unquoted_text
@@ -134,6 +134,9 @@ def hide_records(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
         raised = raised[1]
     if isinstance(raised, BaseException):
         event["frames"] = frames_of("".join(traceback.format_exception(raised)))
+    record = event.get("_record")  # of a library, and what it says may be what a JVM, or a user's code, said
+    if record is not None and not record.name.startswith("kazoo"):
+        event["event"] = f"a line of {record.name}, {HIDDEN}"
     if not str(event.get("event")).startswith(_OF_SERVICES):
         for key in _SAID:
             if isinstance(said := event.get(key), str):

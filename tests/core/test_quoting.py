@@ -106,11 +106,20 @@ def test_lines_of_a_log_may_quote_no_record(form: str, hidden: None) -> None:
         log.info("batch_dropped", cause=str(error))
     log.warning("lifecycle_stop_failed", error="stop of lifecycle L raised KeyError: x", traceback=RECORD)
     log.info("spark_worker_output", line=RECORD)
+    logging.getLogger("py4j").warning("said %s", RECORD)
+    logging.getLogger("kazoo").warning("no server at zk:2181")
     log.warning("task_waits_for_service", code="SX-KAFKA-UNREACHABLE", error="no broker at k:9092")
     log.warning("kafka_error", error="_ALL_BROKERS_DOWN: 1/1 brokers are down")
     said = out.getvalue()
     assert RECORD not in said
-    for kept in ("in price", "no broker at k:9092", "_ALL_BROKERS_DOWN: 1/1", "SX-UNEXPECTED"):
+    for kept in (
+        "in price",
+        "a line of py4j",
+        "no server at zk:2181",
+        "no broker at k:9092",
+        "_ALL_BROKERS_DOWN: 1/1",
+        "SX-UNEXPECTED",
+    ):
         assert kept in said
 
 
