@@ -217,8 +217,13 @@ def test_ctrl_c_ends_the_job_of_a_run_cleanly(settings: Settings, job: Path) -> 
             said = next(line for line in running.stderr if line.startswith("pages at "))
             address, _, token = said.removeprefix("pages at ").strip().partition("#token=")
             assert any("more virtual peer" in line for line in running.stderr), "the run says what it waits for"
-            status, _, answer = get(f"{address}api/v1/jobs", Authorization=f"Bearer {token}")
-            assert (status, [each["status"] for each in json.loads(answer)["items"]]) == (200, ["queued"])
+
+            def listed() -> list[tuple[str, str]]:
+                status, _, answer = get(f"{address}api/v1/jobs", Authorization=f"Bearer {token}")
+                assert status == 200, answer
+                return [(each["name"], each["status"]) for each in json.loads(answer)["items"]]
+
+            until(lambda: listed() == [("doubles", "running")], what="the job on the pages")
             assert get(f"{address}api/v1/jobs")[0] == 401
             running.send_signal(signal.SIGINT)
             rest = running.stderr.read()
