@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
+.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser pictures test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,8 +41,8 @@ test-all: $(CLASSES) ## all tests but those that need a browser, prometheus, or 
 test-touched: $(CLASSES) ## the core, and the tests on services for what changed since a commit: make test-touched BASE=main
 	@$(BIN)/python -m tests.stages test-touched --base $(or $(BASE),HEAD)
 
-test-secured: $(CLASSES) ## some of the tests on services, on ZooKeeper and Kafka with TLS and a login; FILES=... for others
-	@SECURED=1 $(BIN)/pytest $(or $(FILES),$(addprefix tests/services/test_,queue.py membership.py transactions.py kafka_to_kafka.py))
+test-secured: $(CLASSES) ## the tests on services on ZooKeeper and Kafka with TLS and a login, but those that speak plain; FILES=... for some
+	@SECURED=1 $(PYTEST) -m $(QUICK) -rs $(or $(FILES),tests/services)
 
 $(CLASSES): $(READY) | java
 	@$(BIN)/python -m tests.class_archive $@ >/dev/null || echo "no archive of Spark's classes: the tests start Spark without one" >&2
@@ -80,7 +80,11 @@ soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing l
 
 test-browser: $(CLASSES) ## the pages of `sardonyx web` in Chromium (apt-get install chromium): SHOTS=DIR keeps pictures
 	@$(PIP) --require-hashes -r requirements-browser.lock
-	@SARDONYX_TEST_SHOTS=$(SHOTS) $(PYTEST) -m browser tests/browser tests/services/test_web_rows.py tests/services/test_web_actions.py
+	@SARDONYX_TEST_SHOTS=$(SHOTS) $(PYTEST) -m browser tests/browser $(addprefix tests/services/test_web,.py _rows.py _actions.py)
+
+pictures: $(CLASSES) ## the pictures of the pages in docs/images/web, made anew by the tests that look at these pages; look at them too
+	@$(PIP) --require-hashes -r requirements-browser.lock
+	@SARDONYX_TEST_PICTURES=1 $(BIN)/pytest -m browser tests/browser/test_pages.py -k "whole and light and wide"
 
 test-prometheus: $(READY) java ## the alerts and the board on a real Prometheus (apt-get install prometheus) that reads a running deployment
 	@command -v prometheus promtool >/dev/null || { echo "prometheus is missing; Debian and Ubuntu: sudo apt-get install prometheus" >&2; exit 1; }

@@ -35,6 +35,7 @@ from performance_join import join
 from performance_keyed import keyed
 from performance_lineage import lineage
 from performance_memory import memory, slow_task
+from performance_observed import observed
 from performance_restore import restore, standby
 from performance_scaling import scaling
 from performance_supersteps import durable
@@ -315,13 +316,14 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "clock": clock,
     "cost-of-time": cost_of_time,
     "lineage": lineage,
+    "observed": observed,
     "change": changed,
     "graph": graph,
     "graph-durable": durable,
 }
 ALONE = {"graph"}
 """Parts that need no services."""
-RECORDS = dict.fromkeys(("topic", "window"), 4_000_000)
+RECORDS = dict.fromkeys(("topic", "window", "observed"), 4_000_000)
 """Of parts with more than others: what others compile while they run is compiled then, and the span that counts is no second."""
 LONG = {"slow_task"}
 """Parts that run only when they are named."""

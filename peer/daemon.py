@@ -36,6 +36,7 @@ from sardonyx.runtime.clock import REAL, Post, Runtime
 from sardonyx.runtime.daemon_metrics import CONNECTED
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.metrics_server import served
+from sardonyx.runtime.secret_values import QUOTING
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.runtime.temp_dirs import temp_dir
@@ -430,6 +431,7 @@ def main(settings: Settings) -> NoReturn:
     """
     gc_policy.keep_little()  # first: later, pyarrow is imported and clients of Kafka have threads
     settings.require("zookeeper", "kafka")
+    QUOTING.records = settings.peer.quote_records
     from queues.connectivity import check_reachable
     from sardonyx.job.signatures import public_keys
     from spark_tasks.on_demand import SparkOnDemand

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sardonyx.core.notes import Assignment
 from sardonyx.core.telemetry import BatchTold, Outcome, steps_of
-from sardonyx.runtime.secret_values import KNOWN
+from sardonyx.runtime.secret_values import unquoted_text
 
 if TYPE_CHECKING:
     from peer.batch_result import Result
@@ -102,7 +102,7 @@ def tell_uncommitted(
                 at=round(time.time(), 3),
                 outcome=outcome,
                 seconds=steps_of(seconds),
-                cause=KNOWN.text(cause)[:CAUSE],
+                cause=unquoted_text(cause)[:CAUSE],
             )
         )
 

@@ -7,13 +7,15 @@ import contextlib
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from sardonyx.runtime.settings import load_settings
+
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:
     """Any client with a session's id and password may close it. Asked again until it is gone: its owner, whose connection that
     takes away, may come back before the closing arrives, which takes away ours.
     """
     while True:
-        double = KazooClient(hosts=hosts, client_id=client_id)
+        double = KazooClient(client_id=client_id, **load_settings(zookeeper={"hosts": hosts}).zookeeper.client())
         now = None
         with contextlib.suppress(KazooTimeoutError):  # the machine has other things to do
             double.start(15)

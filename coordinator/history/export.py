@@ -114,10 +114,14 @@ def _line(line: _Line) -> bytes:
 
 
 class Mask:
-    """Removes secrets. It must :meth:`learn` every job before the first line is written."""
+    """Removes secrets. It must :meth:`learn` every job before the first line is written.
 
-    def __init__(self) -> None:
-        self._secrets = Secrets()
+    Args:
+        secrets: adds to these, which others use too; None: to its own.
+    """
+
+    def __init__(self, secrets: Secrets | None = None) -> None:
+        self._secrets = Secrets() if secrets is None else secrets
 
     def learn(self, spec: JobSpec) -> None:
         """Remember the secrets of a job, so that they are recognised where a text quotes them."""

@@ -75,7 +75,7 @@ class Call:
     def settings(self) -> Settings:
         """The settings of this call. Reading them also configures logging."""
         from sardonyx.runtime.logging import configure_logging
-        from sardonyx.runtime.settings import load_settings
+        from sardonyx.runtime.settings import file_warnings, load_settings
         from sardonyx.runtime.settings_sections import LogSettings
         from sardonyx.runtime.this_process import THIS
 
@@ -93,7 +93,18 @@ class Call:
         configure_logging(settings if loud else settings.model_copy(update={"log": quiet}))
         if not loud:  # our own error says once what kazoo warns of at each attempt
             logging.getLogger().setLevel(logging.ERROR)
+        self._tell_of_file(file_warnings())
         return settings
+
+    def _tell_of_file(self, warnings: Iterable[Failure]) -> None:
+        """A daemon's lines all go through its log, which may be JSON."""
+        if self.role not in ("coordinator", "peer"):
+            self.warn(warnings)
+            return
+        import structlog
+
+        for each in warnings:
+            structlog.get_logger().warning("settings_readable", code=each.code, error=each.message, fix=each.fix)
 
     def client(self) -> Client:
         """A client for this call's settings. Raises ``SX-CONFIG-MISSING`` without an address of ZooKeeper."""

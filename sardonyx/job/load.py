@@ -9,18 +9,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import json
 import re
 import sys
-import tomllib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
 from sardonyx.connectors.check_paths import check_places
 from sardonyx.core.errors import Failure, JobInvalid, SardonyxError, SpecUnreadable
@@ -33,8 +30,7 @@ from sardonyx.job.builder import Job
 from sardonyx.job.parse import read, unread_workflow
 from sardonyx.job.validate import problems_of
 from sardonyx.job.warn import warnings_of
-
-_SPECS = "file.py, file.py:name, module:name, a .yaml, .toml or .json file, or - for YAML on standard input"
+from sardonyx.job.written import READERS, SPECS, from_yaml, text_of
 
 _PACKAGES = frozenset({"sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks"})
 """Our own top-level packages. A file of one of these names beside a job would hide ours, or be hidden by it."""
@@ -92,21 +88,21 @@ def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
         return load_job(argument, places=places)
     if argument == "-":
         here = Path.cwd()
-        return _finish(_yaml(sys.stdin.read(), "standard input"), base=here, root=here, places=places)
+        return _finish(from_yaml(sys.stdin.read(), "standard input"), base=here, root=here, places=places)
     target, name = _split(argument)
     path = Path(target).absolute()
-    if path.suffix in _READERS:
-        data = _READERS[path.suffix](_text(path), str(path))
+    if path.suffix in READERS:
+        data = READERS[path.suffix](text_of(path), str(path))
         return _finish(data, base=path.parent, root=path.parent, places=places)
     if path.suffix == ".py":
-        _text(path)
+        text_of(path)
         return _from_module(lambda: _import_file(path), name, file=path, root=path.parent, places=places)
     is_module = all(part.isidentifier() for part in target.split("."))
     if path.is_file() or (path.is_dir() and not is_module):
         raise _no_spec(path)
     if is_module:
         return _from_named_module(target, name, places=places)
-    fix = f"correct the name; a spec is {_SPECS}"
+    fix = f"correct the name; a spec is {SPECS}"
     raise SpecUnreadable("SX-SPEC-MISSING", f"there is no file and no module {argument!r}", fix=fix)
 
 
@@ -270,7 +266,7 @@ def _from_named_module(target: str, name: str | None, *, places: bool) -> Loaded
                 "SX-SPEC-MISSING",
                 f"there is no module {target!r}",
                 cause=f"it is neither in {Path.cwd()} nor installed",
-                fix=f"correct the name; a spec is {_SPECS}",
+                fix=f"correct the name; a spec is {SPECS}",
             ) from error
 
     with importable(Path.cwd()):
@@ -397,7 +393,7 @@ def _no_spec(path: Path) -> SpecUnreadable:
         cause=f"it contains {', '.join(inside[:5])}" if inside else "jobs are written in Python, YAML, TOML or JSON",
         fix=f"name the file: {path / ('job.py' if 'job.py' in inside else inside[0])}"
         if inside
-        else f"name another file; a spec is {_SPECS}",
+        else f"name another file; a spec is {SPECS}",
         where={"path": path},
     )
 
@@ -406,84 +402,3 @@ def _root_of(file: Path, module: str) -> Path:
     """The folder from which a module of this name is imported, if it is imported from this file."""
     depth = module.count(".") + (file.name == "__init__.py") if module != "__main__" else 0
     return file.parents[depth]
-
-
-# --- YAML, TOML and JSON ----------------------------------------------------------------------------------------------------
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecUnreadable(
-            "SX-SPEC-SYNTAX",
-            f"{path} is not UTF-8 text",
-            cause=str(error),
-            fix="save it as UTF-8",
-            where={"path": path},
-        ) from error
-    except OSError as error:
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise SpecUnreadable(
-            "SX-SPEC-MISSING",
-            f"there is no spec {path}{near(path.name, beside)}",
-            cause=error.strerror or str(error),
-            fix=f"correct the path; a spec is {_SPECS}",
-            where={"path": path},
-        ) from error
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without the trap that the second of two equal keys silently wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is there twice", key_node.start_mark
-                )
-            seen.add(key if isinstance(key, Hashable) else None)
-        return super().construct_mapping(node, deep)
-
-
-def _yaml(text: str, source: str) -> object:
-    try:
-        return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise _not_readable("YAML", source, str(error)) from error
-
-
-def _toml(text: str, source: str) -> object:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _not_readable("TOML", source, str(error)) from error
-
-
-def _json(text: str, source: str) -> object:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-        return found
-
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except ValueError as error:
-        raise _not_readable("JSON", source, str(error)) from error
-
-
-_READERS = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml, ".json": _json}
-
-
-def _not_readable(language: str, source: str, cause: str) -> SpecUnreadable:
-    return SpecUnreadable(
-        "SX-SPEC-SYNTAX",
-        f"{source} is not valid {language}",
-        cause=cause,
-        fix="correct the place that the cause names",
-        where={"path": source},
-    )

@@ -6,18 +6,21 @@ then every line that is logged meanwhile carries it.
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
 
+from sardonyx.core.quoting import HIDDEN, frames_of
 from sardonyx.core.secrets import MASK, is_secret
 from sardonyx.runtime.daemon_metrics import LINES
-from sardonyx.runtime.secret_values import KNOWN
+from sardonyx.runtime.secret_values import KNOWN, QUOTING, unquoted_text
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.this_process import THIS
 
@@ -39,16 +42,21 @@ def configure_logging(settings: Settings, *, stream: TextIO | None = None) -> No
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
         mask_secrets,
+        hide_records,
     ]
     final: list[structlog.typing.Processor]
     if settings.log.format == "json":
         # Local variables stay out: they hold records, and at times secrets.
         frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-        final = [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer(default=str)]
+        final = [
+            structlog.processors.ExceptionRenderer(frames),
+            _mask_exception,
+            structlog.processors.JSONRenderer(default=str),
+        ]
     else:
         final = [
             structlog.dev.ConsoleRenderer(
-                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, pad_level=False
+                colors=out.isatty(), exception_formatter=_masked_traceback, pad_event_to=0, pad_level=False
             )
         ]
     structlog.configure(
@@ -82,6 +90,57 @@ def mask_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
             event[key] = MASK
         elif isinstance(value, str):
             event[key] = KNOWN.text(value)
+    return event
+
+
+def _mask_exception(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: the same of an exception, once it is data."""
+    if "exception" in event:
+        event["exception"] = KNOWN.plain(event["exception"])
+    return event
+
+
+def _masked_traceback(out: TextIO, exc_info: Any) -> None:
+    """The same of an exception that is shown as text."""
+    told = io.StringIO()
+    structlog.dev.plain_traceback(told, exc_info)
+    out.write(KNOWN.text(told.getvalue()))
+
+
+_SAID = ("error", "cause", "line", "traceback")
+"""Fields that hold what an exception, or another program, says."""
+_OF_SERVICES = (
+    "kafka_",
+    "zookeeper_",
+    "offsets_",
+    "telemetry_",
+    "unread_rows_",
+    "clocks_",
+    "report_",
+    "group_",
+    "consumer_",
+)
+"""How events begin whose texts come from ZooKeeper and Kafka, and say nothing of records."""
+
+
+def hide_records(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: if this process may not quote records, no line holds a text that may; frames stay."""
+    if QUOTING.records:
+        return event
+    raised = event.pop("exc_info", None)
+    if raised is True:
+        raised = sys.exc_info()
+    if isinstance(raised, tuple):
+        raised = raised[1]
+    if isinstance(raised, BaseException):
+        event["frames"] = frames_of("".join(traceback.format_exception(raised)))
+    record = event.get("_record")  # of a library, and what it says may be what a JVM, or a user's code, said
+    if record is not None and not record.name.startswith("kazoo"):
+        event["event"] = f"a line of {record.name}, {HIDDEN}"
+    if not str(event.get("event")).startswith(_OF_SERVICES):
+        for key in _SAID:
+            if isinstance(said := event.get(key), str):
+                event[key] = frames_of(said) if key == "traceback" else unquoted_text(said, event.get("code", ""))
     return event
 
 

@@ -1,11 +1,13 @@
 """The values of secrets that specs refer to: read where they are used, and never shown by the process that has read them.
 
-A spec holds a reference in place of a secret: ``{"$env": "API_KEY"}`` or ``{"$file": "/run/secrets/api_key"}``.
+A spec holds a reference in place of a secret: ``{"$env": "API_KEY"}`` or ``{"$file": "/run/secrets/api_key"}``. What an error
+may quote of records is left out here, too, where the settings say so.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,23 @@ import msgspec
 
 from sardonyx.core.errors import Failure, SetupError
 from sardonyx.core.graph import Stage
+from sardonyx.core.quoting import without_records
 from sardonyx.core.secrets import Secret, Secrets, reference, refers
 from sardonyx.core.spec import TaskSpec
 
 KNOWN = Secrets()
 """All that this process has read."""
+
+
+@dataclass
+class Quoting:
+    """What this process may quote of records."""
+
+    records: bool = True
+    """Whether its errors, and the lines that it logs, may quote them: ``peer.quote_records``."""
+
+
+QUOTING = Quoting()
 
 
 def resolved(stage: Stage) -> Stage:
@@ -32,7 +46,9 @@ def resolved(stage: Stage) -> Stage:
 
 
 def unquoted(failure: Failure) -> Failure:
-    """An error whose texts quote no secret that this process has read."""
+    """An error whose texts quote no secret that this process has read, and no record if it may not quote them."""
+    if not QUOTING.records:
+        failure = without_records(failure)
     if not KNOWN:
         return failure
     return msgspec.structs.replace(
@@ -43,6 +59,13 @@ def unquoted(failure: Failure) -> Failure:
         traceback=KNOWN.text(failure.traceback),
         where={key: KNOWN.text(value) for key, value in failure.where.items()},
     )
+
+
+def unquoted_text(text: str, code: str = "") -> str:
+    """The same of a message alone. ``code``: of its error; by default the one that the text begins with, if it does."""
+    if not QUOTING.records:
+        text = without_records(Failure(code or text.partition(":")[0], text)).message
+    return KNOWN.text(text)
 
 
 def _task(task: TaskSpec) -> TaskSpec:

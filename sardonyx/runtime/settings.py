@@ -4,6 +4,9 @@ Precedence: defaults < ``sardonyx.toml`` (found upwards from the working directo
 (``SARDONYX__ZOOKEEPER__HOSTS``) < flags. In each of them a setting has the same dotted key, ``zookeeper.hosts``;
 in the environment the dots are written ``__``. An unknown key is an error that names the nearest known one.
 
+A value may stand in a file of its own, such as a secret of Docker or Kubernetes: the variable then ends in ``_FILE`` and holds
+the file's path. In ``sardonyx.toml`` it is a reference as in jobs: ``{"$file" = PATH}``, or ``{"$env" = NAME}``.
+
 Settings of the Kafka client pass through unchanged: every key below ``kafka.`` that has a dot of its own, such as
 ``kafka.security.protocol`` or ``SARDONYX__KAFKA__SASL__PASSWORD``, goes to librdkafka as it is. What is below
 ``kafka.schema.registry.`` goes to the client of the schema registry instead.
@@ -12,6 +15,7 @@ Settings of the Kafka client pass through unchanged: every key below ``kafka.`` 
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,9 +33,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sardonyx.core import units
-from sardonyx.core.errors import SetupError
+from sardonyx.core.errors import Failure, SetupError
 from sardonyx.core.names import NAME_RULE, is_name
-from sardonyx.core.secrets import MASK, is_secret, without_passwords
+from sardonyx.core.secrets import MASK, Secret, is_secret, passwords, reference, without_passwords
 from sardonyx.core.text import nearest
 from sardonyx.core.units import seconds
 from sardonyx.runtime.settings_sections import (
@@ -47,6 +51,8 @@ from sardonyx.runtime.settings_sections import (
 
 FILE_NAME = "sardonyx.toml"
 ENV_PREFIX = "SARDONYX__"
+FILE_SUFFIX = "_FILE"
+"""With what the name of a variable ends that holds the path of a file with the value."""
 
 
 class Settings(BaseSettings):
@@ -130,14 +136,17 @@ class Settings(BaseSettings):
     def environment(self) -> dict[str, str]:
         """Environment variables that give another process these settings, without secrets on its command line.
 
-        What was given is in them even where it is the default: it may overrule a variable that the process inherits.
+        What was given is in them even where it is the default: it may overrule a variable that the process inherits. So does
+        an empty variable, if the inherited one has another name, such as ``..._FILE``.
         """
         defaults = dict(_leaves(type(self).model_construct()))
-        return {
+        values = {
             variable(key): _text(value)
             for key, value in self.flat().items()
             if value is not None and (key in self.origins or defaults.get(key) != value)
         }
+        inherited = {name: _of_variable(name, "")[0] for name in os.environ if name.startswith(ENV_PREFIX)}
+        return {name: "" for name, key in inherited.items() if variable(_ALIASES.get(key, key)) in values} | values
 
 
 _ADDRESS = {"zookeeper": "zookeeper.hosts", "kafka": "kafka.bootstrap_servers"}
@@ -160,6 +169,31 @@ def load_settings(**flags: Any) -> Settings:
         raise _bad_values(error, flags) from None
 
 
+def file_warnings() -> list[Failure]:
+    """What users probably do not mean about ``sardonyx.toml``: that every user of the machine can read passwords in it."""
+    path = find_file()
+    if path is None or not path.stat().st_mode & stat.S_IROTH:
+        return []
+    layer = _from_file()
+    read = [key for key, origin in layer.origins.items() if origin == str(path) and _is_told(key, layer.values[key])]
+    if not read:
+        return []
+    error = SetupError(
+        "SX-WARN-SETTINGS-READABLE",
+        f"every user of this machine can read {path}, which holds {', '.join(read)}",
+        fix=f"chmod o-r {path}; or keep it in a file of its own: "
+        f'{variable(read[0])}{FILE_SUFFIX}=PATH in the environment, or {{"$file" = "PATH"}} in place of the value',
+        where={"path": path},
+    )
+    return [error.to_failure()]
+
+
+def _is_told(key: str, value: Any) -> bool:
+    """Whether who reads this knows a secret: not by the name of a user or a mechanism, nor by where a key lies."""
+    named = is_secret(key.replace("sasl", "")) and not key.endswith(".location")
+    return named or (isinstance(value, str) and bool(passwords(value)))
+
+
 def variable(key: str) -> str:
     """The environment variable of a setting: ``zookeeper.hosts`` -> ``SARDONYX__ZOOKEEPER__HOSTS``."""
     head, conf, rest = key.partition("spark.conf.")
@@ -177,11 +211,16 @@ class _Layer:
         unknown = []
         for written, value, origin in entries:
             key = _ALIASES.get(written, written)
-            if is_known(key):
+            if not is_known(key):
+                unknown.append((key, origin))
+            elif key in self.values:
+                raise _twice(key, self.origins[key], origin)
+            elif isinstance(value, Secret):
+                self.values[key] = _content(value, key, origin)
+                self.origins[key] = f"{value.kind} {value.name}, which {origin} names"
+            else:
                 self.values[key] = value
                 self.origins[key] = origin
-            else:
-                unknown.append((key, origin))
         if unknown:
             raise _unknown(unknown)
 
@@ -216,10 +255,32 @@ def _from_flags(given: Mapping[str, Any]) -> _Layer:
 def _from_environment() -> _Layer:
     """An empty variable counts as not set: compose files write them so."""
     return _Layer(
-        (_key_of(name), value, f"environment {name}")
+        (*_of_variable(name, value), f"environment {name}")
         for name, value in sorted(os.environ.items())
         if name.startswith(ENV_PREFIX) and value != ""
     )
+
+
+def _of_variable(name: str, value: str) -> tuple[str, str | Secret]:
+    """The setting that a variable sets, and its value or where that stands. (``...__FILE`` is a setting that is called file.)"""
+    if name.endswith(FILE_SUFFIX) and not name.endswith(f"_{FILE_SUFFIX}"):
+        return _key_of(name.removesuffix(FILE_SUFFIX)), Secret.file(value)
+    return _key_of(name), value
+
+
+def _content(named: Secret, key: str, origin: str) -> str:
+    """The value of a setting that stands elsewhere; the newline at the end of a file is no part of it."""
+    try:
+        return os.environ[named.name] if named.kind == "env" else Path(named.name).read_text("utf-8").removesuffix("\n")
+    except (KeyError, OSError, ValueError) as error:
+        unset = isinstance(error, KeyError)
+        raise SetupError(
+            "SX-CONFIG-FILE",
+            f"{key} stands in the {'variable' if unset else 'file'} {named.name}, which cannot be read",
+            cause=f"{origin} names it, and {'it is not set' if unset else error}",
+            fix="correct the name, or let the user of this process read it",
+            where={"setting": key, "origin": origin},
+        ) from None
 
 
 def _from_file() -> _Layer:
@@ -250,7 +311,7 @@ def is_known(key: str) -> bool:
     if key in _KNOWN:
         return True
     prefix = _open_prefix(key)
-    return prefix is not None and (prefix != "kafka." or "." in key.removeprefix(prefix))
+    return prefix is not None and "$" not in key and (prefix != "kafka." or "." in key.removeprefix(prefix))
 
 
 def _open_prefix(key: str) -> str | None:
@@ -271,9 +332,11 @@ def _key_of(name: str) -> str:
 
 
 def _leaves(value: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything inside."""
+    """(dotted key, value) of everything inside; a reference is a value."""
     for key, inner in _members(value):
-        if isinstance(inner, (BaseModel, Mapping)):
+        if (named := reference(inner)) is not None:
+            yield prefix + key, named
+        elif isinstance(inner, (BaseModel, Mapping)):
             yield from _leaves(inner, f"{prefix}{key}.")
         elif isinstance(inner, list):
             yield prefix + key, ",".join(map(str, inner))  # hosts as a list
@@ -309,6 +372,15 @@ _DURATIONS = frozenset(
     for key, field in _declared(Settings)
     if any(isinstance(each, BeforeValidator) and each.func is seconds for each in field.metadata)
 )
+
+
+def _twice(key: str, first: str, second: str) -> SetupError:
+    return SetupError(
+        "SX-CONFIG-VALUE",
+        f"{key} is set twice: by {first} and by {second}",
+        fix="remove one of them",
+        where={"setting": key, "origin": second},
+    )
 
 
 def _unknown(unknown: list[tuple[str, str]]) -> SetupError:

@@ -335,6 +335,9 @@ class PeerSettings(_Section):
     signed them, and of those that are installed here only what ``allow`` names otherwise than by ``*`` alone."""
     files: Annotated[list[str], BeforeValidator(_roots)] = [ALL_FILES]
     """The folders below which connectors read and write files, and databases in files are kept."""
+    quote_records: bool = True
+    """Whether errors, the errors of dead letters, and lines of the log may quote records. If not, they have a code, places, and
+    of a traceback the frames."""
     heartbeat: Seconds = 1.0
     """How often each member of a group reports to its broker. A member that joins or leaves waits about two of these until the
     others have handed partitions over; the next holder of a slot waits for none."""

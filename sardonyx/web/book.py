@@ -40,6 +40,7 @@ from sardonyx.core.events import (
     kind_of,
 )
 from sardonyx.core.notes import PeerNote
+from sardonyx.runtime.secret_values import KNOWN
 from sardonyx.web.shelf import Line, Mark, Shelf
 
 KEEP = 1_000_000
@@ -80,8 +81,8 @@ class Book:
     def __init__(self, begin: State, words: Words, *, keep: int = KEEP, every: int = EVERY) -> None:
         self.lock = threading.RLock()
         self.words = words
-        self.mask = Mask()
-        """Knows the secrets of all jobs that were ever in the book."""
+        self.mask = Mask(KNOWN)
+        """Knows the secrets of all jobs that were ever in the book; and so do the lines that this process logs."""
         for job in begin.jobs.values():
             self.mask.learn_job(job)
         self.first = begin.n + 1

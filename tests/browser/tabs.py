@@ -26,6 +26,11 @@ AXE = """() => axe.run(document, {resultTypes: ["violations"]}).then((found) => 
     `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html).slice(0, 3).join(" ")}`))"""
 
 
+PICTURES = {"failed-light-1440": "job.png"}
+"""Which of the pictures are those of the documentation, in :data:`DOCS`: ``make pictures`` makes these anew."""
+DOCS = Path(__file__).parents[2] / "docs/images/web"
+
+
 @contextmanager
 def browser() -> Iterator[Any]:
     """A Chromium."""
@@ -65,11 +70,15 @@ class Tab:
         return self.page
 
     def check(self, name: str) -> None:
-        """Assert what is true of every page. ``SARDONYX_TEST_SHOTS`` names a folder for pictures, of this name."""
-        page, folder = self.page, os.environ.get("SARDONYX_TEST_SHOTS")
+        """Assert what is true of every page. ``SARDONYX_TEST_SHOTS`` names a folder for pictures, of this name; with
+        ``SARDONYX_TEST_PICTURES`` those of the documentation are made.
+        """
+        page, folder, shot = self.page, os.environ.get("SARDONYX_TEST_SHOTS"), f"{name}-{self.kind}"
         if folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=str(Path(folder) / f"{name}-{self.kind}.png"))
+            page.screenshot(path=str(Path(folder) / f"{shot}.png"))
+        if os.environ.get("SARDONYX_TEST_PICTURES") and shot in PICTURES:
+            page.screenshot(path=str(DOCS / PICTURES[shot]))
         assert page.title().endswith("Sardonyx")
         assert page.locator("h1").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "something sticks out to the side"

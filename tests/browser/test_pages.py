@@ -13,6 +13,7 @@ import pytest
 from sardonyx.cli.daemons import ADDRESS
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from tests.browser.tabs import NARROW, WIDE, Tab, browser, with_page
+from tests.proxy import Proxy
 from tests.waiting import until
 
 pytestmark = pytest.mark.browser
@@ -183,3 +184,24 @@ def test_when_the_server_is_gone_the_page_says_so_and_greys_out(chromium: Any, t
     page.locator(".notice.bad").wait_for(state="detached")
     tab.close()
     child.stop()
+
+
+def test_a_stream_that_is_cut_alone_is_said_and_begun_again(chromium: Any, tmp_path: Path) -> None:
+    """The server is there and answers. The page says since when it is not live, keeps what it shows, and is live again by
+    itself.
+    """
+    command = [sys.executable, "-m", "sardonyx", "web", "--replay", str(REPORT), "--port", "0"]
+    with start_child([*command, "--allow-host", "127.0.0.1"], name="web", log_path=tmp_path / "web.log") as child:
+        found = until(lambda: ADDRESS.search(child.log_tail(50)), what="the pages to be served")
+        with Proxy(found[0].removeprefix("http://").rstrip("/")) as proxy:
+            tab = Tab(chromium, f"http://{proxy.address}")
+            page = tab.open(JOB)
+            page.locator(".node").first.wait_for()
+            proxy.cut()  # what is asked for anew comes through
+            page.locator(".notice.bad").wait_for()
+            assert page.evaluate("document.documentElement.classList.contains('stale')")
+            assert page.evaluate("fetch('/api/v1/cluster').then((answer) => answer.status)") == 200
+            assert page.locator(".node").count() == 4
+            page.locator(".notice.bad").wait_for(state="detached")
+            assert not page.evaluate("document.documentElement.classList.contains('stale')")
+            tab.close()

@@ -16,8 +16,10 @@ from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, kafka
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError, JobFailed
 from sardonyx.core.graph import Stage, graph_of
+from sardonyx.core.quoting import HIDDEN
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.timing import TimeSpec
+from sardonyx.runtime.secret_values import QUOTING
 from sardonyx.testing import run_job
 from sardonyx.testing.result import JobResult
 from spark_tasks.worker import Plan, Share, read_and_run
@@ -70,6 +72,17 @@ def test_a_row_without_a_time_goes_where_on_error_says(kind: str, tmp_path: Path
     assert "column 'at'" in raised.value.message
     assert 'on_error="skip"' in raised.value.fix
     assert kind == "kafka" or "'id': 2" in raised.value.cause
+
+
+def test_the_error_of_a_letter_quotes_no_record_if_the_peer_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter itself holds the record, for it is there to be redone."""
+    monkeypatch.setattr(QUOTING, "records", False)
+    job = job_of(source_of("files", tmp_path), on_error="dead_letter")
+    (letter,) = run_job(job, {"in": with_bad(2)}).dead_letters("in")
+    assert letter.record == {"id": 2, "at": None}
+    assert (letter.failure.code, letter.failure.cause) == ("SX-TIME-VALUE", HIDDEN)
 
 
 def test_letters_of_rows_from_splits_hold_the_row_and_where_it_came_from(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sardonyx.client.job_handle import JobHandle
+from tests.browser.tabs import DOCS, PICTURES
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 130
@@ -98,6 +99,14 @@ def test_the_picture_of_the_layers_is_the_contract() -> None:
         for line in block[1].splitlines()
     ]
     assert shown == layers
+
+
+def test_the_pictures_of_the_pages_are_made_by_the_tests_that_look_at_them() -> None:
+    """None is copied there by hand, and each is shown somewhere."""
+    made = set(PICTURES.values())
+    assert {path.name for path in DOCS.iterdir()} == made
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    assert [name for name in sorted(made) if f"images/web/{name}" not in text] == []
 
 
 def test_the_page_about_commands_lists_what_a_handle_does() -> None:

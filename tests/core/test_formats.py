@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sardonyx.connectors.registry import topic_format
 from sardonyx.connectors.schema import arrow_schema
+from sardonyx.connectors.topics import avro_types
 from sardonyx.core.errors import OutputError
 
 ALL_TYPES = (
@@ -380,3 +382,24 @@ def test_a_moment_that_cannot_be_written_is_refused():
         far = pa.table({"at": pa.array([2**62], pa.timestamp(unit, "UTC"))})
         with pytest.raises(OutputError, match="column 'at' holds a timestamp that cannot be written"):
             list(topic_format({"format": "json"}).encode(far))
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "fixed", "name": "f", "size": 0},
+        {"type": "record", "name": "r", "fields": []},
+        {"type": "record", "name": "r", "fields": [{"name": "n", "type": "null"}]},
+    ],
+)
+def test_an_avro_array_of_nothing_is_refused(items: Any) -> None:
+    """Six bytes of a record would be a billion items in memory. A column of nothing, and an array of bytes, are columns."""
+
+    def columns(kind: Any) -> pa.Schema:
+        return avro_types.to_arrow({"type": "record", "name": "all", "fields": [{"name": "x", "type": kind}]})
+
+    with pytest.raises(ValueError, match=r"field 'x': .*no bytes"):
+        columns({"type": "array", "items": items})
+    assert columns("null").names == ["x"]
+    assert columns({"type": "array", "items": "bytes"}).field("x").type == pa.list_(pa.field("element", pa.binary()))

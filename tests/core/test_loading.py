@@ -344,6 +344,37 @@ def test_a_spec_that_does_not_parse(folder):
     assert failing(folder / "flights.yaml").code == "SX-SPEC-SYNTAX"
 
 
+@pytest.mark.parametrize("join", ["list", "merge"])
+def test_aliases_of_yaml_cannot_fill_the_memory(folder, join):
+    """A few lines that stand for a billion values are refused, and one that stands for itself; anchors as people use them are
+    what they name.
+    """
+    whole = "{name: flights, workflow: [[read, write]], x: *j}"
+    lines = ["a: &a {u: 1, v: 2}"]
+    for one, next_one in zip("abcdefghi", "bcdefghij", strict=True):
+        many = ", ".join([f"*{one}"] * 10)
+        lines.append(f"{next_one}: &{next_one} " + (f"[{many}]" if join == "list" else f"{{<<: [{many}]}}"))
+    path = folder / "flights.yaml"
+    path.write_text("\n".join([*lines, f"spec: {whole}"]))
+    error = failing(path)
+    assert (error.code, "its aliases stand for more than 100,000 values" in error.cause) == ("SX-SPEC-SYNTAX", True)
+    path.write_text("name: flights\nworkflow: &w [*w]\n")
+    assert "an alias stands for what it is part of" in failing(path).cause
+    path.write_text(YAML + "\n")
+    wanted = encode_spec(load(str(path)).spec)
+    path.write_text(YAML.replace("name: flights", "name: &name flights", 1) + "\n")
+    assert encode_spec(load(str(path)).spec) == wanted
+
+
+@pytest.mark.parametrize(("name", "text"), [("deep.json", "[{}]"), ("deep.yaml", "[{}]"), ("deep.toml", "x = [{}]")])
+def test_a_spec_that_is_nested_without_end_is_refused(folder, name, text):
+    """With the file's name, and not with the traceback of a parser."""
+    many = 20_000
+    (folder / name).write_text(text.format("[" * many + "]" * many))
+    error = failing(folder / name)
+    assert (error.code, error.cause) == ("SX-SPEC-SYNTAX", "it is nested too deeply")
+
+
 @pytest.mark.parametrize("name", ["json.py", "my job.py", "a.b.py", "queues.py"])
 def test_names_that_peers_could_not_import(tmp_path, name):
     """A file that would hide another module, or has no importable name, is refused."""

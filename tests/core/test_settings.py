@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.pretty import pretty_repr
 
+from sardonyx.cli.call import Call
 from sardonyx.core import units
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import Settings, load_settings, variable
@@ -246,6 +247,84 @@ def test_another_process_gets_the_same_settings_by_environment(monkeypatch: pyte
         monkeypatch.setenv(name, value)
     assert load_settings().flat() == given.flat()
     assert os.environ["SARDONYX__DEPLOYMENT"] == "default"
+
+
+def test_a_value_may_stand_in_a_file_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As secrets of Docker and Kubernetes do: by a variable ``..._FILE``, or by a reference in the settings file, as in jobs. It
+    is a value like another: masked, with its origin, and overruled in a process that is handed other settings.
+    """
+    (folder / "sardonyx.toml").write_text(
+        '[kafka]\nssl.key.password = {"$env" = "KEY_PASSWORD"}\n'
+        f'[zookeeper.auth]\ndigest = {{"$file" = "{folder}/digest"}}\n[metrics]\nfile = "m"\n'
+    )
+    (folder / "digest").write_text("me:hush-1\n")
+    (folder / "kafka").write_text("hush-2")
+    monkeypatch.setenv("KEY_PASSWORD", "hush-3")
+    monkeypatch.setenv("SARDONYX__KAFKA__SASL__PASSWORD_FILE", f"{folder}/kafka")
+    monkeypatch.setenv("SARDONYX__METRICS__FILE", "/metrics")  # this setting is called so
+    settings = load_settings()
+    assert settings.zookeeper.auth.digest == "me:hush-1"
+    assert settings.kafka.client() == {"sasl.password": "hush-2", "ssl.key.password": "hush-3"}
+    assert settings.metrics.file == Path("/metrics")
+    assert "hush" not in f"{settings!r} {settings.shown()}"
+    origin = settings.origins["kafka.sasl.password"]
+    assert origin == f"file {folder}/kafka, which environment SARDONYX__KAFKA__SASL__PASSWORD_FILE names"
+    for name, value in load_settings(**{"kafka.sasl.password": "other"}).environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().kafka.client()["sasl.password"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [
+        ({"SARDONYX__KAFKA__SASL__PASSWORD_FILE": "/nowhere"}, "SX-CONFIG-FILE", "kafka.sasl.password.*/nowhere"),
+        ({"SARDONYX__KAFKA__SASL__PASSWROD__FILE": "x", "SARDONYX__LOG__LEVLE_FILE": "/x"}, "SX-CONFIG-UNKNOWN", "log"),
+        (
+            {"SARDONYX__DEPLOYMENT": "a", "SARDONYX__DEPLOYMENT_FILE": "/nowhere"},
+            "SX-CONFIG-VALUE",
+            "DEPLOYMENT and by environment SARDONYX__DEPLOYMENT_FILE",
+        ),
+    ],
+)
+def test_a_file_with_a_value_that_cannot_be_is_told(
+    given: dict[str, str], code: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not there, is one of no setting, or beside a variable that has the value."""
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SetupError, match=says) as caught:
+        load_settings()
+    assert caught.value.code == code
+
+
+def test_a_reference_that_means_nothing_is_refused(folder: Path) -> None:
+    """It does not go to Kafka's client as an option."""
+    (folder / "sardonyx.toml").write_text('[kafka]\nsasl.password = {"$fiel" = "/run/secrets/kafka"}\n')
+    with pytest.raises(SetupError, match=r"no setting kafka\.sasl\.password\.\$fiel"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("line", "mode", "told"),
+    [
+        ('kafka.sasl.password = "hush-1"', 0o644, "kafka.sasl.password"),
+        ('kafka.schema_registry = "https://me:hush-1@registry"', 0o604, "kafka.schema_registry"),
+        ('kafka.sasl.password = "hush-1"', 0o640, ""),
+        ('kafka.sasl.username = "me"\nkafka.ssl.key.location = "/key"', 0o644, ""),
+        ('kafka.sasl.password = {"$env" = "HOME"}', 0o644, ""),
+    ],
+)
+def test_a_file_with_secrets_that_all_can_read_is_told(
+    line: str, mode: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command and daemon says so, as ssh does of a key, and goes on: in a container there may be nobody else."""
+    (folder / "sardonyx.toml").write_text(line)
+    (folder / "sardonyx.toml").chmod(mode)
+    call = Call()
+    assert call.settings.kafka
+    said = capsys.readouterr().err
+    assert ("SX-WARN-SETTINGS-READABLE" in said, told in said) == (bool(told), True)
+    assert "hush" not in said
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -21,6 +21,7 @@ from sardonyx.connectors import declarations, json_text
 from sardonyx.connectors.declarations import Connector, console, kafka, sql
 from sardonyx.connectors.registry import output, split_input
 from sardonyx.connectors.sql import narrow
+from sardonyx.connectors.sql.database import Address
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import TaskSpec
@@ -276,6 +277,20 @@ def test_who_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     unset = "SX_NOT_SET"
     monkeypatch.delenv(unset, raising=False)
     assert refused(SetupError, lambda: list(server(password_env=unset).splits())).code == "SX-DATABASE-PASSWORD"
+    monkeypatch.setenv(f"{unset}_FILE", str(tmp_path / "password"))
+    missing = refused(SetupError, lambda: list(server(password_env=unset).splits()))
+    assert (missing.code, "SX_NOT_SET_FILE cannot be read" in missing.cause) == ("SX-DATABASE-PASSWORD", True)
+
+
+def test_a_password_may_stand_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a secret of Docker does: the variable with ``_FILE`` names it. One that is set itself goes first."""
+    (tmp_path / "password").write_text("hush\n")
+    monkeypatch.setenv("SX_IN_A_FILE_FILE", str(tmp_path / "password"))
+    given = Address("postgresql://h/db", "me", "SX_IN_A_FILE").engine().url
+    assert given.render_as_string(hide_password=False).startswith("postgresql+psycopg://me:hush@h/")
+    monkeypatch.setenv("SX_IN_A_FILE", "set")
+    given = Address("postgresql://h/other", "me", "SX_IN_A_FILE").engine().url
+    assert given.render_as_string(hide_password=False).startswith("postgresql+psycopg://me:set@h/")
 
 
 # --- as declared ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import stages
+from tests.services.plain import PLAIN, why_plain
 from tests.stages import MOST_AGAIN, Outcome, Stage, verdict
 from tests.touched import SERVICES, TESTS, services_for
 
@@ -72,3 +73,14 @@ def test_every_folder_of_the_product_has_tests_on_services() -> None:
         assert not (folder / "__init__.py").exists() or services_for([f"sardonyx/{folder.name}/module.py"]), folder.name
     assert services_for(["tests/services/test_keyed.py", "docs/state.md"]) == ["tests/services/test_keyed.py"]
     assert services_for(["peer/standby.py"]) == ["tests/services/test_kept_state.py", "tests/services/test_standby.py"]
+
+
+def test_the_tests_that_speak_plain_are_there() -> None:
+    """Each file or test that `make test-secured` leaves out, by name; and a name means itself and no other."""
+    for name, why in PLAIN.items():
+        file, _, test = name.partition("::")
+        assert f"def {test}" in (ROOT / "tests/services" / file).read_text("utf-8"), name
+        assert why_plain(f"{name}[1-x]") == why_plain(name) == why
+    assert why_plain("test_embedded.py::test_any") == PLAIN["test_embedded.py"]
+    assert why_plain("test_cli.py::test_the_log_is_followed_as_it_grows") is None
+    assert why_plain("test_queue.py::test_any") is None

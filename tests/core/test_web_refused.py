@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from web_site import EVENTS, SPEC, Running, Site, file_like, of_report
 
 from queues.dead_letters import Letter, Origin
@@ -17,11 +19,15 @@ from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import JobSubmitted, TaskFailed
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.telemetry import BatchTold
+from sardonyx.runtime.logging import configure_logging
+from sardonyx.runtime.secret_values import KNOWN
+from sardonyx.runtime.settings import load_settings
 from sardonyx.web.access import Visitor
 from sardonyx.web.actions import ACTIONS, Done
 from sardonyx.web.api import ADDRESSES, Api
 from sardonyx.web.app import static_files
 from sardonyx.web.batches import BatchesPage, BatchStream
+from sardonyx.web.lag_meter import LagMeter
 from sardonyx.web.partitions import PartitionsPage
 from sardonyx.web.rows import LetterPile
 from sardonyx.web.sight import Sample
@@ -234,6 +240,26 @@ def test_no_answer_of_any_address_holds_a_secret(fails: bool) -> None:
     for where, body in bodies.items():
         assert b"hunter22" not in body, where
         assert b'"abc"' not in body, where
+
+
+def test_no_line_of_the_log_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where Kafka or ZooKeeper quote one in an error, which is logged as it is; nor in its traceback."""
+    monkeypatch.setattr(KNOWN, "_known", set())
+    monkeypatch.setattr(KNOWN, "_longest_first", [])
+    out = io.StringIO()
+    configure_logging(load_settings(log={"level": "debug"}), stream=out)
+    source: Any = Running(EVENTS)
+    source.batches = source.rows = source.actions = source.targets = quoting = Quoting(fails=True)
+    site = Site(source)
+    for path in ("/api/v1/jobs/j/batches", "/api/v1/jobs/j/dead-letters", "/api/v1/jobs/j/links/read.write/rows"):
+        site.get(path)
+    LagMeter(lambda: {"j-1": SPEC}, quoting.of, lambda: None).step()
+    try:
+        quoting.now()
+    except SetupError:
+        structlog.get_logger().exception("web_log_unread")
+    assert out.getvalue().count("cannot log in with ******") >= 3
+    assert "hunter22" not in out.getvalue()
 
 
 class Partitioned(Quoting):

@@ -28,6 +28,7 @@ from tests.services import functions
 from tests.services.coordination import leadership
 from tests.services.house import House, house_of
 from tests.services.one_task import Task
+from tests.services.plain import why_plain
 from tests.services.secured import Grants, SecuredServices, secured_services
 
 Sardonyx = Callable[..., Result]
@@ -35,6 +36,15 @@ Sardonyx = Callable[..., Result]
 
 
 SOON = {"spark.driver.extraJavaOptions": class_archive.java_options()}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On secured services those are left out that speak plain: see `tests.services.plain`."""
+    if os.environ.get("SECURED") != "1":
+        return
+    for item in items:
+        if Path(__file__).parent == item.path.parent and (why := why_plain(f"{item.path.name}::{item.name}")):
+            item.add_marker(pytest.mark.skip(reason=f"it speaks plain: {why}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

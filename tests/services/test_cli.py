@@ -202,9 +202,11 @@ def test_dev_serves_pages_to_who_has_their_token(settings: Settings, tmp_path: P
 
 @pytest.mark.usefixtures("coordinator")
 def test_ctrl_c_ends_the_job_of_a_run_cleanly(settings: Settings, job: Path) -> None:
-    """The first Ctrl-C kills the job, waits for that, and the exit code says so."""
+    """The first Ctrl-C kills the job, waits for that, and the exit code says so. With `--web` the pages show the job meanwhile,
+    to who has the token that the run says, and end with it.
+    """
     with subprocess.Popen(
-        [*SARDONYX, "run", str(job)],
+        [*SARDONYX, "run", "--web", str(job)],
         env={**os.environ, **settings.environment()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -212,12 +214,24 @@ def test_ctrl_c_ends_the_job_of_a_run_cleanly(settings: Settings, job: Path) -> 
     ) as running:
         try:
             assert running.stderr is not None
+            said = next(line for line in running.stderr if line.startswith("pages at "))
+            address, _, token = said.removeprefix("pages at ").strip().partition("#token=")
             assert any("more virtual peer" in line for line in running.stderr), "the run says what it waits for"
+
+            def listed() -> list[tuple[str, str]]:
+                status, _, answer = get(f"{address}api/v1/jobs", Authorization=f"Bearer {token}")
+                assert status == 200, answer
+                return [(each["name"], each["status"]) for each in json.loads(answer)["items"]]
+
+            until(lambda: listed() == [("doubles", "running")], what="the job on the pages")
+            assert get(f"{address}api/v1/jobs")[0] == 401
             running.send_signal(signal.SIGINT)
             rest = running.stderr.read()
             assert running.wait(180) == 3, rest
             assert "SX-JOB-KILLED" in rest
             assert "Traceback" not in rest
+            with pytest.raises(urllib.error.URLError):
+                get(f"{address}api/v1/jobs")
         finally:
             running.kill()
 

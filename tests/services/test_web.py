@@ -19,6 +19,7 @@ from sardonyx import Job, blackhole, generator
 from sardonyx.cli.daemons import ADDRESS
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.settings import Settings
+from tests.browser.tabs import Tab, browser
 from tests.proxy import Proxy
 from tests.scrape import value
 from tests.services.crew import Crew
@@ -146,3 +147,31 @@ def test_a_job_under_a_kill_is_seen_and_a_zookeeper_that_is_away_is_said(
     web.signal(signal.SIGTERM)
     assert web.wait(180) == 0
     until(lambda: seen.over, what="a good-bye on the stream")
+
+
+@pytest.mark.browser
+def test_a_page_says_that_zookeeper_is_away_and_that_it_is_back(
+    crew: Crew, pages: tuple[ChildProcess, str], proxy: Proxy
+) -> None:
+    """The server answers and its stream goes on. The page says since when it is not live and why, keeps what it shows, and is
+    live again by itself.
+    """
+    crew.coordinator()
+    with browser() as chromium:
+        tab = Tab(chromium, pages[1].rstrip("/"))
+        tab.page.set_default_timeout(180_000)
+        page = tab.open("/")
+        page.locator("header .state.ok").wait_for()
+        shown = page.locator("main h1").inner_text()
+        proxy.refuse()
+        page.locator("header .state.bad").wait_for()
+        notice = page.locator(".notice.bad").inner_text()
+        assert "Not live since" in notice
+        assert "The server tries again by itself" in notice
+        assert page.evaluate("document.documentElement.classList.contains('stale')")
+        assert page.locator("main h1").inner_text() == shown
+        proxy.accept_again()
+        page.locator("header .state.ok").wait_for()
+        page.locator(".notice.bad").wait_for(state="detached")
+        assert tab.trouble == []
+        tab.close()

@@ -109,8 +109,8 @@ class FilesInput:
         """List everything there is to read, in pieces and in a fixed order: by file, then by place.
 
         Raises:
-            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``; ``SX-INPUT-SCHEMA`` if a
-                file lacks a column, or if without a schema two files have different columns.
+            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``, ``SX-INPUT-LARGE``;
+                ``SX-INPUT-SCHEMA`` if a file lacks a column, or if without a schema two files have different columns.
         """
         columns: tuple[str, Any] | None = None
         for path in files_of(self._paths):
@@ -136,7 +136,7 @@ class FilesInput:
                 parquet_rows.check(found, schema, path)
             pieces = [
                 Split({**data, "start": first, "end": end}, rows)
-                for first, end, rows in parquet_rows.groups(found, self._split_size)
+                for first, end, rows in parquet_rows.groups(found, self._split_size, schema, path)
             ]
             return pieces, usual(found.schema_arrow)
         columns = None

@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sardonyx.connectors.files.byte_ranges import MOST_BYTES
 from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.usual import usual
 from sardonyx.connectors.values import narrowed
@@ -32,9 +33,18 @@ def opened(file: BinaryIO, path: str) -> pq.ParquetFile:
         raise _unreadable(path, error) from error
 
 
-def groups(found: pq.ParquetFile, split_size: int) -> Iterator[Groups]:
-    """The row groups, as many together as stay within ``split_size`` bytes (uncompressed); at least one."""
-    meta = found.metadata
+def groups(found: pq.ParquetFile, split_size: int, schema: pa.Schema | None, path: str) -> Iterator[Groups]:
+    """The row groups, as many together as stay within ``split_size`` bytes (uncompressed); at least one.
+
+    Raises:
+        InputError: ``SX-INPUT-LARGE``: one is too large to be read.
+    """
+    for part in _groups(found.metadata, split_size):
+        _check_size(found.metadata, part.first, part.end, schema, path)
+        yield part
+
+
+def _groups(meta: pq.FileMetaData, split_size: int) -> Iterator[Groups]:
     first, size, rows = 0, 0, 0
     for number in range(meta.num_row_groups):
         group = meta.row_group(number)
@@ -45,6 +55,38 @@ def groups(found: pq.ParquetFile, split_size: int) -> Iterator[Groups]:
         rows += group.num_rows
     if rows:
         yield Groups(first, meta.num_row_groups, rows)
+
+
+_WIDTHS = {"BOOLEAN": 1 / 8, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
+"""Bytes of a value in memory, at least; of the other types 8."""
+
+
+def _check_size(meta: pq.FileMetaData, first: int, end: int, schema: pa.Schema | None, path: str) -> None:
+    """Raise InputError ``SX-INPUT-LARGE`` if these row groups do not fit into one batch, before any of it is in memory.
+
+    A few bytes of a file may stand for any number of equal values, so these count as what they become.
+    """
+    size, rows = 0.0, 0
+    for number in range(first, end):
+        group = meta.row_group(number)
+        rows += group.num_rows
+        for at in range(group.num_columns):
+            column = group.column(at)
+            if schema is None or any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in schema.names):
+                size += max(column.total_uncompressed_size, column.num_values * _WIDTHS.get(column.physical_type, 8))
+    if size > MOST_BYTES:
+        one = end - first == 1
+        raise InputError(
+            "SX-INPUT-LARGE",
+            f"{path}: row group {first}{'' if one else f' to {end - 1}'} of {rows:,} rows would take {size / (1 << 30):.1f} GiB "
+            f"in memory, and at most {MOST_BYTES >> 30} GiB are read at once",
+            cause="less than a row group of a Parquet file cannot be read",
+            fix="write the file with smaller row groups (row_group_size= of pyarrow and pandas, parquet.block.size of Spark), or "
+            "name only the columns that the job needs in schema="
+            if one
+            else "give the input a smaller split_size=",
+            where={"path": path},
+        )
 
 
 def check(found: pq.ParquetFile, schema: pa.Schema, path: str) -> None:
@@ -69,11 +111,13 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
     """Rows of row groups ``first`` to before ``end``: the schema's columns in its types, or all of them.
 
     Raises:
-        InputError: ``SX-INPUT-SCHEMA``, a value that its declared type cannot hold; ``SX-INPUT-UNREADABLE``.
+        InputError: ``SX-INPUT-SCHEMA``, a value that its declared type cannot hold; ``SX-INPUT-UNREADABLE``,
+            ``SX-INPUT-LARGE``.
     """
     found = opened(file, path)
     if schema is not None:
         check(found, schema, path)
+    _check_size(found.metadata, first, end, schema, path)
     try:
         read_columns = schema and schema.names
         table = cut_table(found.read_row_groups(list(range(first, end)), columns=read_columns, use_threads=False))

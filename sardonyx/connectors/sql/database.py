@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -108,16 +109,19 @@ def _json_as_it_is(text: bytes | str) -> str:
 
 
 def _password(variable: str) -> str:
-    found = os.environ.get(variable)
-    if found is None:
+    """What the variable holds; or the file that ``VARIABLE_FILE`` names, as settings do, without a newline at its end."""
+    try:
+        found = os.environ.get(variable)
+        return Path(os.environ[f"{variable}_FILE"]).read_text("utf-8").removesuffix("\n") if found is None else found
+    except (KeyError, OSError, ValueError) as error:
+        unread = "" if isinstance(error, KeyError) else f"{variable}_FILE cannot be read: {error}; "
         raise SetupError(
             "SX-DATABASE-PASSWORD",
             f"the environment variable {variable} for the database's password is not set",
-            cause="every peer that runs the task reads it, and so do Spark workers",
-            fix="set it where peers and Spark workers are started",
+            cause=f"{unread}every peer that runs the task reads it, and so do Spark workers",
+            fix=f"set it where peers and Spark workers are started, or {variable}_FILE to the path of a file with the password",
             where={"variable": variable},
-        )
-    return found
+        ) from None
 
 
 @contextmanager

@@ -75,10 +75,20 @@ def _complex(schema: Mapping[str, Any], kind: Any, named: dict[str, pa.DataType]
     if kind == "record":
         return pa.struct([_field(field, named) for field in schema["fields"]])
     if kind == "array":
-        return pa.list_(pa.field("element", _to_arrow(schema["items"], named)))
+        items = _to_arrow(schema["items"], named)
+        if _takes_no_bytes(items):
+            raise ValueError("an array of what takes no bytes: a few bytes of a record would be any number of items")
+        return pa.list_(pa.field("element", items))
+    if kind == "fixed" and schema["size"] == 0:
+        raise ValueError("a type of no bytes holds nothing")
     if kind == "map":
         return pa.map_(pa.string(), _to_arrow(schema["values"], named))
     return _to_arrow(kind, named)
+
+
+def _takes_no_bytes(kind: pa.DataType) -> bool:
+    """Whether values of this type are nothing in a record."""
+    return pa.types.is_null(kind) or (pa.types.is_struct(kind) and all(_takes_no_bytes(field.type) for field in kind))
 
 
 def _field(field: Mapping[str, Any], named: dict[str, pa.DataType]) -> pa.Field:

@@ -1,0 +1,93 @@
+"""What it costs to be looked at: the first job of the page with metrics that are scraped and with telemetry, and without."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+
+import psutil
+from performance_track import Row, Track, filter_job, race
+from performance_watch import Daemons, daemons
+
+from sardonyx.core.errors import SardonyxError
+from sardonyx.job.load import load_job
+from sardonyx.runtime.settings_sections import MetricsSettings
+from sardonyx.web.targets import Targets
+
+GOAL = 0.99
+"""Of the speed without it."""
+EVERY = 5.0
+"""Seconds between two scrapes of each daemon; Prometheus' default is a minute."""
+PART = 0.9
+"""Of the records that the job writes."""
+
+
+def observed(track: Track, runs: int) -> Sequence[Row]:
+    """By the clock, which other work on the machine moves; and by the time on a processor that the peer daemon, its JVM and its
+    workers take, which it moves less.
+    """
+    shown = MetricsSettings(listen="127.0.0.1:0", telemetry=True)
+    watched = dataclasses.replace(track, settings=track.settings.model_copy(update={"metrics": shown}))
+    title = "topic to topic, filter and map, with metrics and telemetry"
+    return race(
+        [
+            Row(title, "the same without", GOAL),
+            Row(f"{title}, for a second on a processor", "the same without", GOAL, unit="records"),
+        ],
+        runs,
+        functools.partial(once, watched),
+        functools.partial(once, track),
+    )
+
+
+def once(track: Track) -> tuple[float, float]:
+    """Records a second, and records for each second on a processor, in one run."""
+    target, began = track.target(), time.time()
+    with daemons(track, track.peers, quiet=True) as found, scraped(track, found):
+        before = processor_seconds(found)
+        view = found.client.submit(load_job(filter_job(track.source, target))).await_completion(900)
+        ended, spent = time.time(), processor_seconds(found) - before
+    assert view.status == "completed", view
+    return track.landed(target, began, ended, PART).steady, track.records / spent
+
+
+def processor_seconds(found: Daemons) -> float:
+    """What the peer daemons and their child processes have taken so far, in their own code and in the system's."""
+    spent = 0.0
+    for peer in found.peers:
+        daemon = psutil.Process(peer.pid)
+        for each in (daemon, *daemon.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                times = each.cpu_times()
+                spent += times.user + times.system
+    return spent
+
+
+@contextlib.contextmanager
+def scraped(track: Track, found: Daemons) -> Iterator[None]:
+    """Ask each daemon for its metrics as long as the block runs, if it serves them."""
+    if track.settings.metrics.listen is None:
+        yield
+        return
+    targets, over, answers = Targets(found.client.zk, track.settings.deployment), threading.Event(), list[int]()
+
+    def run() -> None:
+        while not over.wait(EVERY):
+            with contextlib.suppress(SardonyxError, OSError):
+                for place in (place for each in targets.now() for place in each.targets):
+                    with urllib.request.urlopen(f"http://{place}/metrics", timeout=EVERY) as answer:
+                        answers.append(len(answer.read()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+        assert answers, "no daemon was scraped: let the run take longer"
+    finally:
+        over.set()
+        thread.join()
