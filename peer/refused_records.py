@@ -38,7 +38,7 @@ class RefusedRecords:
     def __init__(self, stage: Stage, sinks: Sequence[Sink]) -> None:
         leaves_out = stage.last.type == "output" and stage.task.on_error.leaves_out
         self._sink = next((sink for sink in sinks if isinstance(sink, TopicSink)), None) if leaves_out else None
-        self._each = all(task.fn is None for task in (stage.task, *stage.fused))
+        self._each = not stage.functions
         self._read = self._each and not stateful(stage.task)
         self._known: dict[bytes, Failure] = {}
         self._rounds = 0

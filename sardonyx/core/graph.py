@@ -158,6 +158,11 @@ class Stage(msgspec.Struct, frozen=True):
         return self.fused[-1] if self.fused else self.task
 
     @property
+    def functions(self) -> list[TaskSpec]:
+        """Those of its tasks that have a function, in their order."""
+        return [task for task in (self.task, *self.fused) if task.fn is not None]
+
+    @property
     def goes_on_at_rest(self) -> bool:
         """Whether its clock goes on with the machine's when all that it reads is idle."""
         times = [link.time for link in self.ingress]

@@ -23,7 +23,7 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import signature_of
-from sardonyx.testing import ClockedRun, engine
+from sardonyx.testing import ClockedRun
 from spark_tasks.applied import Applied, Function, NoFunction
 from tests.sizes import histories
 
@@ -144,7 +144,7 @@ class Here:
 
     worked = waited = 0.0
 
-    def __init__(self, _spark: object, task: TaskSpec, _code: object, _retried: object, *, isolate: bool) -> None:
+    def __init__(self, _spark: object, task: TaskSpec, _retried: object, *, isolate: bool) -> None:
         assert task.keyed is not None
         assert not isolate
         fn = import_function(str(task.fn))
@@ -164,7 +164,7 @@ class Here:
 @pytest.fixture
 def begin(sardonyx_clocked: Begin, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """As ``sardonyx_clocked``, without Spark."""
-    monkeypatch.setattr(engine, "_has_function", lambda _task: False)
+    monkeypatch.setattr(Stage, "functions", [])
     monkeypatch.setattr(preparation, "_within", lambda *given, **more: Here(*given, **more) if given[1].keyed else None)
     return sardonyx_clocked
 
