@@ -21,7 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from queues.admin_client import CALL, admin_client, failed, refusal_to_show, within
-from queues.client import CLIENT_LOG, client_config
+from queues.client import CLIENT_LOG, onlooker_config
 from queues.connectivity import kafka_unreachable
 from queues.denied import refuse_denied
 from sardonyx.core.errors import InputError
@@ -96,11 +96,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
     """
     consumer = Consumer(
         {
-            **client_config(settings),
-            "group.id": f"{settings.deployment}.nobody",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+            **onlooker_config(settings),
             "fetch.wait.max.ms": 20,  # a caller waits for the end, which comes with an answer of its own
             "auto.offset.reset": "earliest",
         },
