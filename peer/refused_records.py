@@ -1,7 +1,7 @@
 """Leave out the results that Kafka never takes: they are bad records of the output that writes them.
 
-Which these are, is learned from Kafka: its transaction is aborted, the batch is read again, and goes on without them. What is
-known is of the records themselves, so it holds however the rows are cut into batches when they are read again.
+Kafka's refusals tell which these are: the peer aborts the transaction, reads the batch again, and goes on without them. It knows
+the records themselves, so that holds however the rows are cut into batches when they are read again.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Shards:
         self._kept = None if is_own(operator.store) else setup.kept
         self._standby = setup.standby if stage.task.standby else None
         self._holding: set[int] = set()
-        """The numbers of the shards that this peer has, as the standby was told."""
+        """The numbers of the shards that this peer has, as the standby knows them."""
         self._is_sound = True
         """Whether the last plan and the last commit went well."""
         self._links = stage.ingress

@@ -23,7 +23,7 @@ NEVER = 3600.0
 up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
 
 CALL = 30.0
-"""Seconds within which a broker answers an administrative request, or is said not to."""
+"""Seconds within which a broker answers an administrative request. If it does not, we say so."""
 
 _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
 """Names of the errors that say that no broker answered."""
@@ -51,7 +51,7 @@ def within(settings: Settings, began: float, future: Any) -> Any:
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``. ``SX-KAFKA-DENIED``: the brokers refuse the credentials, of which the client says
-            nothing here; it is asked for after :data:`LOGIN_SAID` seconds.
+            nothing here; we ask for that after :data:`LOGIN_SAID` seconds.
     """
     with contextlib.suppress(TimeoutError):
         return future.result(timeout=LOGIN_SAID)

@@ -165,7 +165,7 @@ class _Audit:
 
 
 class _Scan:
-    """Counts rows from some offsets on, as far as it is asked to."""
+    """Counts rows from some offsets on, up to those that the caller names."""
 
     def __init__(self, settings: Settings, starts: Mapping[Partition, int]) -> None:
         self.rows: Counter[str] = Counter()

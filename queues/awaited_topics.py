@@ -58,7 +58,7 @@ def refuse_missing(
         settings: connection to Kafka.
         expected: the topics that are to be read.
         known: the topics that Kafka tells of.
-        beside: topics that the job writes itself: none of them was meant.
+        beside: topics that the job writes itself: the user means none of them.
 
     Raises:
         InputError: ``SX-KAFKA-TOPIC-MISSING``.

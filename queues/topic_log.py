@@ -175,7 +175,7 @@ def offsets_of(
     that it knows, although that one says that it leads no more: it learns of another leader only if a caller asks for metadata.
 
     Raises:
-        KafkaException: it cannot be told.
+        KafkaException: the brokers do not say it.
     """
     began = time.monotonic()
     while True:

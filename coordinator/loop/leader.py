@@ -196,7 +196,7 @@ class Leader:
         self._wake.wait(self._seconds_to_wait())
 
     def _deposed(self) -> bool:
-        """Whether the next one may have decided something. May be asked from any thread."""
+        """Whether the next one may have decided something. Any thread may ask."""
         return self._runtime.now() > self._leadership.deadline
 
     def _seconds_to_wait(self) -> float:
@@ -494,7 +494,7 @@ class Leader:
 
 
 def _changes(paths: Iterable[str], found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[TreeEffect]:
-    """What turns the nodes at these paths from what was found into what is wanted."""
+    """The effects that turn the nodes at these paths from what the leader found into what they should be."""
     changes: list[TreeEffect] = []
     for path in paths:
         before, after = found.get(path), wanted.get(path)

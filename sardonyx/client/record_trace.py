@@ -107,7 +107,7 @@ class TaskOnWay(msgspec.Struct, frozen=True, kw_only=True):
     """
     dropped: bool = False
     """Whether it is certain that the batches which worked it have written nothing: the function gave nothing for it, no condition
-    let it through, or ``on_error`` has it skipped. It is no dead letter."""
+    let it through, or ``on_error`` has it skipped. It is not a dead letter."""
     unknown: list[str] = []
     """What cannot be known, each with the reason."""
 

@@ -87,8 +87,8 @@ def task_state(
 
     Raises:
         SardonyxError: ``SX-STATE-NONE``: the task keeps no state that can be read here; ``SX-STATE-GONE``: its job does not run;
-            or ends meanwhile; ``SX-STATE-KEY``: these values are no key of it; ``SX-CHECKPOINT-UNKNOWN``: it has no checkpoint at
-            this time.
+            or ends meanwhile; ``SX-STATE-KEY``: these values are not a key of it; ``SX-CHECKPOINT-UNKNOWN``: it has no checkpoint
+            at this time.
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)

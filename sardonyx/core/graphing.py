@@ -150,7 +150,7 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     state: str | None = None
     """``program``: the columns of a vertex' state with their types, such as ``distance double, hops bigint``."""
     first: dict[str, bool | int | float | str] = {}
-    """``program``: by column of the state, what it is at first; null where nothing is said. Infinite numbers are the texts
+    """``program``: by column of the state, what it is at first; null for those that are not named. Infinite numbers are the texts
     ``inf`` and ``-inf``, since JSON has none."""
     combine: dict[str, str] = {}
     """``program``: by column of the messages, how those to one vertex become one, and the type: ``min double``."""

@@ -89,7 +89,7 @@ def times_of(
         what: the column, for errors.
 
     Raises:
-        FunctionError: ``SX-TIME-TYPE``: values of this type are no times, or are integers and it is not known what they count.
+        FunctionError: ``SX-TIME-TYPE``: values of this type are not times, or are integers and it is not known what they count.
     """
     kind = column.type
     if kinds.is_null(kind):

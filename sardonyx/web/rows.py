@@ -1,4 +1,4 @@
-"""What the pages show of rows: those of links, and dead letters. Kafka is read when someone looks, a few looks at a time."""
+"""What the pages show of rows: those of links, and dead letters. They read Kafka when a user looks, a few looks at a time."""
 
 from __future__ import annotations
 
