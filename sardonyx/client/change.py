@@ -242,7 +242,7 @@ class Making:
 
     @property
     def rules(self) -> int:
-        """By which the deployment is decided."""
+        """The rules by which the coordinator decides."""
         return self._state.rules
 
     @property

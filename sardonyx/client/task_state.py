@@ -209,7 +209,7 @@ def _gone(task: str, cause: str) -> SardonyxError:
 
 
 def _clock(positions: Mapping[Partition, Position | None], number: int) -> int:
-    """Of a shard: the least over its partitions."""
+    """The clock of a shard: the least over its partitions."""
     here = [position for place, position in positions.items() if place.number == number]
     return min((NEVER if position is None else position.clock.value for position in here), default=NEVER)
 

@@ -61,9 +61,9 @@ OUT_DEGREE, SEND, ACTIVE = "out_degree", "send", "active"
 again without a message."""
 
 SUPERSTEPS = 20
-"""Of PageRank without a tolerance, and of label propagation."""
+"""The supersteps of PageRank without a tolerance, and of label propagation."""
 MOST_SUPERSTEPS = 1_000
-"""Of PageRank with a tolerance, and of programs."""
+"""The most supersteps of PageRank with a tolerance, and of programs."""
 
 _UNTIL = re.compile(r"\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _COLUMN = re.compile(r"\s*([A-Za-z_]\w*)\s+(\w+)\s*")

@@ -84,7 +84,7 @@ class ShardLog:
         self._piece = piece
         self._planned: LogState | None = None
         self.undo: Mapping[int, Undo] = undo or {}
-        """Of checkpoints, when the log was read."""
+        """What leads back to checkpoints, when the log was read."""
         self.state = state or LogState()
         """As it is after the last commit."""
 

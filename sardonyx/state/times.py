@@ -31,7 +31,7 @@ class InForce(NamedTuple):
     """What is known of the clock in force before the rows of a batch."""
 
     greatest: int = NEVER
-    """Of all of them: a row before it may be late."""
+    """The greatest of all of them: a row before it may be late."""
     of_rows: Times | None = None
     """Of each row, in their order, if they come from a source with one partition: what they say depends on the log alone."""
 

@@ -46,7 +46,7 @@ class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PilesQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Whose dead letters."""
+    """Which job's dead letters."""
 
     job: Annotated[str, Meta(description="Only those of this job: its id, the beginning of it, or its name.")] = ""
 
