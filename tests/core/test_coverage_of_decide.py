@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import rare_worlds
-from history_maker import TIMERS, History
+from history_maker import History
+from kind_history import TIMERS
 
 from coordinator.core import admission, changeset, decide, job_changes, job_events, peer_changes, scheduling, timers
 from coordinator.core.explain import explain
