@@ -20,7 +20,17 @@ import rare_worlds
 from history_maker import History
 from kind_history import TIMERS
 
-from coordinator.core import admission, changeset, decide, job_changes, job_events, peer_changes, scheduling, timers
+from coordinator.core import (
+    admission,
+    changeset,
+    decide,
+    follow_up,
+    job_changes,
+    job_events,
+    peer_changes,
+    scheduling,
+    timers,
+)
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
@@ -32,7 +42,7 @@ from sardonyx.core.events import (
 )
 from tests.sizes import ALL
 
-MODULES = [decide, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
+MODULES = [decide, follow_up, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"
