@@ -221,7 +221,7 @@ def _bad_time(spec: TimeSpec, value: object, ahead: bool) -> Failure:
     return Failure(
         "SX-TIME-VALUE",
         f"column {spec.column!r} of a record holds no time: {value!r}"[:500],
-        cause="it is null, or no date that a timestamp can hold",
+        cause="it is null, or not a date that a timestamp can hold",
         fix='correct the producer, or set on_error="skip" or "dead_letter" on the input',
     )
 
