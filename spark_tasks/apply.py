@@ -293,7 +293,7 @@ class TaskFunction:
         still = [n for n in given if given[n].bad]
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in still]
         if bad and not self._isolate:
-            raise _error_of(bad[0])
+            raise FunctionError.from_failure(bad[0].failure)
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
         origins = _origins(done, starts)
@@ -440,19 +440,7 @@ def _refuse(done: Iterable[Done]) -> None:
     """If a slice failed as a whole, raise the error of the first such slice."""
     fault = next((part.fault for part in done if part.fault is not None), None)
     if fault is not None:
-        raise _error_of(fault)
-
-
-def _error_of(bad: Bad) -> FunctionError:
-    failure = bad.failure
-    return FunctionError(
-        failure.code,
-        failure.message,
-        cause=failure.cause,
-        fix=failure.fix,
-        traceback=failure.traceback,
-        where=failure.where,
-    )
+        raise FunctionError.from_failure(fault.failure)
 
 
 def plain_params(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:

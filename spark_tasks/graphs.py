@@ -128,11 +128,4 @@ def _guarded(plan: _Plan, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     except USER_ERRORS as error:
         raised = function_raised(plan.task, f"{plan.update.partition(':')[0]}:{name}", error, may_skip=False)
-        raise FunctionError(  # of a class that travels back
-            raised.code,
-            raised.message,
-            cause=raised.cause,
-            fix=raised.fix,
-            traceback=raised.traceback,
-            where=raised.where,
-        ) from None
+        raise FunctionError.from_failure(raised.to_failure()) from None  # of a class that travels back
