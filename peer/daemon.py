@@ -446,7 +446,7 @@ def main(settings: Settings) -> NoReturn:
         temp_dir("sardonyx-peer-") as folder,
         metrics.written_to(settings.metrics.file),
     ):
-        find_java()  # Spark needs it: say now that it is missing, and not when the first task comes
+        find_java()  # Spark needs it: who lacks it is to hear of it now, and not when the first task comes
         check_reachable(settings)
         spark = SparkOnDemand(lambda: start_session(settings.spark, folder), warm_up)
         runner = SparkTaskRunner(settings, spark, folder / "code")
