@@ -22,6 +22,7 @@ from sardonyx.connectors.registry import split_input
 from sardonyx.core.spec import TaskSpec
 from sardonyx.runtime.settings_sections import SparkSettings
 from spark_tasks.apply import TaskFunction
+from spark_tasks.on_demand import SparkOnDemand, TaskSpark
 from spark_tasks.read_splits import joined_splits, read_splits
 from spark_tasks.session import start_session, stop_session
 
@@ -77,7 +78,7 @@ def _compare(spark: Any, title: str, connector: SplitInput, splits: list[Split],
         return table.num_rows
 
     for peers in (1, PEERS):
-        functions = [TaskFunction(lambda: spark, task, None) for _ in range(peers)]
+        functions = [TaskFunction(TaskSpark(SparkOnDemand(lambda: spark), "bench"), task) for _ in range(peers)]
 
         def timed(
             way: Callable[[TaskFunction, Split], int], number: int, functions: list[TaskFunction] = functions

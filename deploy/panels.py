@@ -184,7 +184,7 @@ _CLUSTER = (
     ),
     Panel(
         "Open pages",
-        "Streams of changes that somebody reads.",
+        "Streams of changes that clients read.",
         "short",
         "{{deployment}}",
         (f"sum by (deployment) (sardonyx_web_streams{{{_D}}})",),

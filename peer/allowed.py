@@ -24,7 +24,7 @@ from sardonyx.runtime.settings_sections import ALL_FILES, ALL_MODULES, PeerSetti
 from spark_tasks.code import CodeBundle
 
 _OURS = "sardonyx.pipeline.functions"
-"""What tasks of pipelines name. They call only the functions in their params, each of which is looked at as any other."""
+"""The module that tasks of pipelines name. They call only the functions in their params, which we check as all others."""
 
 
 def takes_all_modules(settings: PeerSettings) -> bool:

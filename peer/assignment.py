@@ -25,7 +25,7 @@ class AssignmentRevoked(Exception):
 
 
 class RunnerLost(Exception):
-    """Spark's JVM has ended. The task is not at fault, and this daemon can run none before Spark is back."""
+    """Spark's JVM has ended. The task is not at fault, and this daemon can run none that needs Spark before Spark is back."""
 
 
 class AssignmentHandle:

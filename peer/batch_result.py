@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from peer.shards import Planned
+from peer.shard_plans import Planned
 from queues.batch import Batch
 from queues.messages import Outgoing, Records, rows_over, rows_to
 from sardonyx.core.clocks import END, SourceClock

@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from peer import gc_policy
-from peer.assignment import AssignmentHandle, RunnerLost
+from peer.assignment import AssignmentHandle
 from peer.peer_metrics import SPARK_RESTARTS, VIRTUAL_PEERS
 from peer.process import Process
 from peer.telemetry import telling
@@ -144,8 +144,6 @@ class SparkTaskRunner:
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
         from peer.preparation import prepare
 
-        if self.spark.has_ended:
-            raise RunnerLost("Spark has ended")
         return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept, self._standby)
 
     def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:

@@ -111,7 +111,7 @@ class GraphOperator:
             if rows.num_rows:
                 assert link.row_time is not None  # noqa: S101 (for the type checker: the job is checked)
                 times = row_times(rows, link.row_time, link.source)
-                found += [Timely(kind, rows, times, read.piece.in_force) for kind in self._kinds[read.link]]
+                found += [Timely(kind, rows, times, read.piece.before_rows) for kind in self._kinds[read.link]]
         return found
 
 

@@ -2,7 +2,7 @@
 
 When peers take turns, or a slot comes back to its process (:mod:`coordinator.core.homes`), the next assignment finds the shard
 here and need not read its log. A shard is taken only if the committed position says that its last commit is the last one of all.
-So it may lie here however long: if another process went on with it meanwhile, it is given up, and the log is read.
+So it may lie here however long: if another process went on with it meanwhile, this one gives it up, and reads the log.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Loop:
         return any(link.feedback for link in stage.ingress)
 
     def bad(self, index: int, hops: int, task: str) -> Bad:
-        """What is said of a row that has come over too many feedback links."""
+        """The error of a row that has come over too many feedback links."""
         failure = Failure(
             "SX-CYCLE-HOPS",
             f"a row of loop {self.cycle.name!r} has come back to task {task!r} {counted(hops, 'time')}",

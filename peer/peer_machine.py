@@ -22,9 +22,9 @@ PeerLifeState = Literal[
 """What a virtual peer has done so far.
 
 registering: its pulse is still to be created. unnoticed: the pulse is there, and the coordinator has not made a state node yet.
-idle: it has a state node and no task. prepared: the offered task can run here, and that is still to be said. accepted: it is
-said. working: the task loop runs. leaving: it finishes its batch and says goodbye. revoked: its id is used up, and the pulse is
-still to be withdrawn. closed: it has ended.
+idle: it has a state node and no task. prepared: the offered task can run here, and the peer has yet to say so. accepted: it has
+said so. working: the task loop runs. leaving: it finishes its batch and says goodbye. revoked: its id is used up, and the pulse
+is still to be withdrawn. closed: it has ended.
 """
 
 Trigger = Literal[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from peer.allowed import check_allowed, open_code, takes_code
+from peer.assignment import RunnerLost
 from peer.database_keeper import DatabaseKeeper
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
@@ -38,7 +39,7 @@ from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment, LinksNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.source_fronts import Sources
-from sardonyx.core.spec import TaskSpec, database_of, decode_spec, is_custom, whole_of
+from sardonyx.core.spec import TaskSpec, database_of, decode_spec, whole_of
 from sardonyx.core.state_points import Adopted
 from sardonyx.core.version import VERSION
 from sardonyx.runtime.clock import REAL, Runtime
@@ -81,6 +82,7 @@ def prepare(
 
     Raises:
         SardonyxError: the task cannot run here. The peer declines the assignment with this error.
+        RunnerLost: the task needs Spark, whose JVM has ended.
     """
     job = assignment.job
     try:
@@ -88,13 +90,15 @@ def prepare(
         links = msgspec.json.decode(_must(zk, node_paths.job_links(job)), type=LinksNote)
     except msgspec.ValidationError as error:
         raise _too_old(error) from error
-    free_unused(spark.running)
+    free_unused(None if spark.has_ended else spark.running)
     graph = graph_of(spec, settings.deployment, job)
     stage = graph.stage(assignment.task)
     brings = spec.code if takes_code(settings.peer, stage) else None
     code = open_code(settings.peer, _must(zk, node_paths.code(brings)), brings, code_cache) if brings else None
     check_allowed(settings.peer, stage, code)
-    if needs_spark := uses_spark(stage):
+    if needs_spark := _uses_spark(stage):
+        if spark.has_ended:
+            raise RunnerLost("Spark has ended")
         spark.begin()  # it gets ready while the task is accepted, joins its group, restores its state and reads
     folder = code_cache / "state"
     return assemble(
@@ -140,8 +144,8 @@ def assemble(
     isolate = stage.isolates
     load = import_function if code is None else code.load
     retried = partial(count_retry, assignment.job, assignment.task)
-    group = None if spark is None else on_demand.TaskSpark(spark, f"{peer}/{assignment.id}", _read_by(stage, code))
-    within = _within(group, stage.task, code, retried, isolate=isolate)
+    group = None if spark is None else on_demand.TaskSpark(spark, f"{peer}/{assignment.id}", code)
+    within = _within(group, stage.task, retried, isolate=isolate)
     context = Context(settings.deployment, assignment.job, assignment.task, peer, assignment.slot)
     sinks = list(_sinks(settings, graph, stage, facts, peer, assignment, code))
     database = _database(settings, stage, facts, assignment.job)
@@ -153,7 +157,7 @@ def assemble(
         assignment=assignment,
         stage=stage,
         facts=facts,
-        function=_function(group, stage, code, retried, isolate=isolate),
+        function=_function(group, stage, retried, isolate=isolate),
         spark=group,
         sinks=sinks,
         source=_source(stage, code) if splits else None,
@@ -187,18 +191,12 @@ def assemble(
     )
 
 
-def uses_spark(stage: Stage) -> bool:
+def _uses_spark(stage: Stage) -> bool:
     """Whether a task needs Spark: it has a function, or reads splits that the peer does not read itself. Windows, joins and
     outputs run in the peer.
     """
-    has_function = any(task.fn is not None for task in (stage.task, *stage.fused))
     reads_there = any(link.kind == "splits" for link in stage.ingress) and not registry.read_by_peers(stage.task)
-    return has_function or reads_there
-
-
-def _read_by(stage: Stage, code: CodeBundle | None) -> CodeBundle | None:
-    """The modules that Spark's workers need to read splits: those of the job's own connector."""
-    return code if stage.task.connector is not None and is_custom(stage.task.connector) else None
+    return bool(stage.functions) or reads_there
 
 
 def _adopted(stage: Stage, facts: Mapping[str, LinkFacts]) -> Adopted | None:
@@ -232,7 +230,6 @@ def _task_of_results(task: TaskSpec) -> TaskSpec:
 def _within(
     spark: TaskSpark | None,
     task: TaskSpec,
-    code: CodeBundle | None,
     retried: Callable[[], None],
     *,
     isolate: bool,
@@ -242,14 +239,13 @@ def _within(
         return None
     assert spark is not None  # noqa: S101 (for the type checker: the task has a function)
     if task.keyed is not None:
-        return keyed_functions.KeyedFunctions(spark.session, task, code, isolate=isolate, retried=retried)
-    return graph_functions.GraphFunctions(spark.session, task, code)
+        return keyed_functions.KeyedFunctions(spark, task, isolate=isolate, retried=retried)
+    return graph_functions.GraphFunctions(spark, task)
 
 
 def _function(
     spark: TaskSpark | None,
     stage: Stage,
-    code: CodeBundle | None,
     retried: Callable[[], None],
     *,
     isolate: bool,
@@ -257,7 +253,7 @@ def _function(
     if spark is None:
         return NoFunction()
     task = _task_of_results(stage.task)
-    return apply.TaskFunction(spark.session, task, code, isolate=isolate, fused=stage.fused, retried=retried)
+    return apply.TaskFunction(spark, task, isolate=isolate, fused=stage.fused, retried=retried)
 
 
 def _sinks(

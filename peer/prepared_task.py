@@ -15,11 +15,12 @@ from peer.batch_result import Result
 from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, too_large, unfit
 from peer.lifecycle import Hooks
 from peer.loops import Loop
+from peer.operators import LATE_PREFIX
 from peer.position_keeper import PositionKeeper
 from peer.provenance import Provenance
 from peer.refused_records import RefusedRecords
 from peer.row_times import have_same_times, without_bad_times
-from peer.shards import LATE_PREFIX, Shards
+from peer.shards import Shards
 from peer.sinks import LinkSink, Sink
 from peer.step_timer import StepTimer
 from peer.topic_rows import read_topic

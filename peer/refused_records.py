@@ -1,7 +1,7 @@
 """Leave out the results that Kafka never takes: they are bad records of the output that writes them.
 
-Which these are, is learned from Kafka: its transaction is aborted, the batch is read again, and goes on without them. What is
-known is of the records themselves, so it holds however the rows are cut into batches when they are read again.
+Kafka's refusals tell which these are: the peer aborts the transaction, reads the batch again, and goes on without them. It knows
+the records themselves, so that holds however the rows are cut into batches when they are read again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RefusedRecords:
     def __init__(self, stage: Stage, sinks: Sequence[Sink]) -> None:
         leaves_out = stage.last.type == "output" and stage.task.on_error.leaves_out
         self._sink = next((sink for sink in sinks if isinstance(sink, TopicSink)), None) if leaves_out else None
-        self._each = all(task.fn is None for task in (stage.task, *stage.fused))
+        self._each = not stage.functions
         self._read = self._each and not stateful(stage.task)
         self._known: dict[bytes, Failure] = {}
         self._rounds = 0

@@ -9,21 +9,20 @@ of what is committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
 from peer.failed_records import Failed, too_large
-from peer.operators import LATE_PREFIX, Answer, Asked, Operator, Read, Stores
+from peer.operators import Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance, ShardOrigin
 from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
+from peer.shard_plans import Planned, ShardCommit
 from peer.shard_stores import discard, empty_stores, growth
 from peer.state_keeper import ShardKeeper, StateKeeper, TopicKeeper
 from peer.store_setup import NO_SETUP, StoreSetup
@@ -40,7 +39,7 @@ from sardonyx.core.graph import Link, Stage
 from sardonyx.core.positions import Partition
 from sardonyx.core.source_fronts import HeldRows, Sources
 from sardonyx.core.stores import is_own
-from sardonyx.state.columns import SLICE, with_columns
+from sardonyx.state.columns import SLICE
 from sardonyx.state.messages import Mark
 from sardonyx.state.planned import Piece
 from sardonyx.state.times import Times
@@ -77,61 +76,6 @@ class _Shard:
         discard(self.stores, self.folder)
 
 
-class ShardCommit(NamedTuple):
-    """What a batch commits for one shard."""
-
-    partition: Partition
-    """Whose position the shard's mark rides with."""
-    mark: Mark
-    closed: int
-    """The clock by which everything that is due is done, and its results are out."""
-    done: bool
-    """Whether this is the clock of the batch."""
-    held: Held | None = None
-    """If the job keeps its lineage: what the shard still holds after it."""
-    checkpoints: Checkpoints | None = None
-    """If the job has checkpoints: what is known of them after it."""
-    waits: int | None = None
-    """See :attr:`peer.operators.Answer.waits`; None also if it begins with the state of another job."""
-
-
-class Planned(NamedTuple):
-    """What the shards make of a batch."""
-
-    results: pa.Table
-    late: pa.Table | None
-    """Late rows, if the task keeps them; with what they are too late for, in columns with :data:`LATE_PREFIX`."""
-    late_rows: int
-    rows_in: dict[Partition, int]
-    """Rows that went in, by partition; those of combined rows are counted one by one."""
-    messages: list[Outgoing]
-    shards: list[ShardCommit]
-    late_from: Provenance
-    """Where the late rows came from."""
-    origins: Provenance
-    """Where the results came from: a partition, up to an offset."""
-    failed: Sequence[Failed] = ()
-    """Records that the user's function raised for, in a shard."""
-    since: Mapping[int, tuple[int, ...]] = MappingProxyType({})
-    """If the job keeps its lineage, by partition number: the rows that the shard held before came from these offsets on, as
-    :attr:`sardonyx.core.fronts.Held.since`. One that is missing held none.
-    """
-
-    @property
-    def late_results(self) -> pa.Table | None:
-        """The late rows as the edges of late rows give them: with ``window_start``, ``window_end`` and ``late_by``."""
-        if self.late is None:
-            return None
-        about = [name for name in self.late.column_names if name.startswith(LATE_PREFIX)]
-        added = {name.removeprefix(LATE_PREFIX): self.late[name] for name in about}
-        return with_columns(self.late.drop_columns(about), added)
-
-    @property
-    def dropped(self) -> int:
-        """Late rows that nothing takes."""
-        return self.late_rows - (0 if self.late is None else self.late.num_rows)
-
-
 class Shards:
     """All shards of an assignment.
 
@@ -161,7 +105,7 @@ class Shards:
         self._kept = None if is_own(operator.store) else setup.kept
         self._standby = setup.standby if stage.task.standby else None
         self._holding: set[int] = set()
-        """The numbers of the shards that this peer has, as the standby was told."""
+        """The numbers of the shards that this peer has, as the standby knows them."""
         self._is_sound = True
         """Whether the last plan and the last commit went well."""
         self._links = stage.ingress
@@ -499,4 +443,4 @@ def _memory(shard: _Shard) -> int | None:
         return None
 
 
-__all__ = ["LATE_PREFIX", "Planned", "ShardCommit", "Shards"]
+__all__ = ["Shards"]

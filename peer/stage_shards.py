@@ -64,7 +64,7 @@ def shards_of(
     state = next((link for link in stage.egress if link.kind == "state"), None)
     truth: StateKeeper
     if keeper is not None:
-        truth, setup = keeper, replace(setup, kept=None)  # a database is asked anew
+        truth, setup = keeper, replace(setup, kept=None)  # each assignment asks a database anew
     elif state is not None:
         adopts = None
         if adopted is not None:

@@ -109,7 +109,7 @@ class TaskLoop:
         """Work until the assignment is revoked or drained. Report a failure to the coordinator.
 
         Raises:
-            RunnerLost: Spark has ended. That is no failure of the task: others take it over when this daemon's session ends.
+            RunnerLost: Spark has ended. That is not a failure of the task: others take it over when this daemon's session ends.
         """
         try:
             self._start_hooks()
@@ -248,7 +248,7 @@ class TaskLoop:
         )
 
     def _restart(self, reason: Exception) -> None:
-        """Go on with a new producer and consumer. While Kafka is away that is no failure: it keeps what it holds."""
+        """Go on with a new producer and consumer. While Kafka is away that is not a failure: it keeps what it holds."""
         self._handle.check()
         try:
             reach_kafka(self._work.settings, explain=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
 
 CAUSE = 200
-"""Characters of a cause that are told."""
+"""The most characters of a cause in a message."""
 
 
 class _Teller(Protocol):

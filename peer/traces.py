@@ -1,8 +1,8 @@
 """Batches as traces of OpenTelemetry, if ``metrics.traces`` asks for them: a batch is a span, and its steps are spans within it.
 
 They are made when a batch has ended, from what the task tells of it. So a batch that is not traced costs one comparison. Nothing
-of OpenTelemetry is imported where no batch is traced. Where they go is said by OpenTelemetry's own variables, such as
-``OTEL_EXPORTER_OTLP_ENDPOINT``.
+of OpenTelemetry is imported where no batch is traced. OpenTelemetry's own variables, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``, say
+where they go.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class TraceTeller:
         span.end(end)
 
     def close(self) -> None:
-        """Wait a moment until what was told is sent."""
+        """Wait a moment until the last traces are sent."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="last traces")
         closing.start()  # it sends what is left, and tries for half a minute if the collector is away
         closing.join(LAST)

@@ -251,8 +251,8 @@ class VirtualPeer:
             self._revoke("the coordinator took it for dead")
 
     def _tell_of_batch(self) -> None:
-        """Say in the pulse on which batch the task works, once that takes long, and when it is over. For those who look: no
-        decision depends on it, so it matters little if it cannot be said.
+        """Say in the pulse on which batch the task works, once that takes long, and when it is over. Only people read it: no
+        decision depends on it, so it matters little if ZooKeeper is away then.
         """
         batch = None if self._task is None else self._task.handle.in_hand  # read once: the task's thread sets it
         if batch is not None and self._runtime.wall() - batch.since < LONG:
@@ -302,7 +302,7 @@ class VirtualPeer:
         if note.state == "acking":
             if self._task is None:
                 self._prepare(note.assignment)
-            if self._machine.state == "prepared":  # also if ZooKeeper was away when it was to be said
+            if self._machine.state == "prepared":  # also if ZooKeeper was away when the peer was to say so
                 self._accept(note.assignment)
         elif note.state in WORKING:
             if self._task is None:

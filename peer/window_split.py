@@ -143,7 +143,7 @@ def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
         first = int(np.flatnonzero(missing)[0])
         raise FunctionError(
             "SX-TIME-VALUE",
-            f"a row of task {task} has no time in column {where.column!r}: it is null, or no date that a timestamp can hold",
+            f"a row of task {task} has no time in column {where.column!r}: it is null, or not a date that a timestamp can hold",
             cause=f"the row is {shown(rows, first)}"[:500],
             fix=f"let {task} or a function after it give each row a time, or leave the row out",
             where={"task": task},

@@ -38,9 +38,9 @@ log = structlog.get_logger()
 _AT_A_TIME = 8
 """Number of groups whose positions this module asks for concurrently."""
 _PROMPT = 2.0
-"""Seconds after which an answer is asked for again: it may come from a broker that had stood still."""
+"""Seconds after which we ask again for an answer: it may come from a broker that had stood still."""
 _ATTEMPTS = 3
-"""Times that it is asked for, on a machine where each answer takes so long."""
+"""How often we ask, on a machine where each answer takes so long."""
 _GROUP = ConsumerGroupState
 _MEMBERS = frozenset({_GROUP.STABLE, _GROUP.PREPARING_REBALANCING, _GROUP.COMPLETING_REBALANCING})
 """States of a consumer group that has members."""
@@ -325,7 +325,7 @@ def topics(settings: Settings) -> dict[str, list[int]]:
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``, after ``kafka.connect_timeout``. ``SX-KAFKA-DENIED``: the brokers refuse the
-            credentials; it is said within some seconds, however long that timeout is.
+            credentials; this error comes within some seconds, however long that timeout is.
     """
     began, patience = time.monotonic(), settings.kafka.connect_timeout
     found = _listed(settings, min(patience, LOGIN_SAID))

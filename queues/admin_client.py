@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from queues import committed
@@ -22,7 +23,7 @@ NEVER = 3600.0
 up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
 
 CALL = 30.0
-"""Seconds within which a broker answers an administrative request, or is said not to."""
+"""Seconds within which a broker answers an administrative request. If it does not, we say so."""
 
 _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
 """Names of the errors that say that no broker answered."""
@@ -50,7 +51,7 @@ def within(settings: Settings, began: float, future: Any) -> Any:
 
     Raises:
         SetupError: ``SX-KAFKA-UNREACHABLE``. ``SX-KAFKA-DENIED``: the brokers refuse the credentials, of which the client says
-            nothing here; it is asked for after :data:`LOGIN_SAID` seconds.
+            nothing here; we ask for that after :data:`LOGIN_SAID` seconds.
     """
     with contextlib.suppress(TimeoutError):
         return future.result(timeout=LOGIN_SAID)
@@ -71,6 +72,16 @@ def error_of(future: Any) -> KafkaError | None:
         reason: KafkaError = error.args[0]
         return reason
     return None
+
+
+def refusal_to_show(admin: AdminClient, topics: Iterable[str]) -> tuple[str, KafkaError] | None:
+    """The first of some topics that the brokers do not show to this client, and what they say; None: they show all of them.
+
+    Such a topic looks like one that does not exist: it is in no list, and the client finds no leader of it.
+    """
+    asked = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=CALL)
+    told = ((topic, error_of(future)) for topic, future in asked.items())
+    return next(((topic, error) for topic, error in told if error is not None and is_denial(error)), None)
 
 
 Needs = tuple[str, str]

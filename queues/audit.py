@@ -18,7 +18,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import admin, topic_log
 from queues.admin_client import CALL, admin_client, failed
-from queues.client import CLIENT_LOG, client_config
+from queues.client import CLIENT_LOG, onlooker_config
 from queues.connectivity import kafka_unreachable
 from queues.denied import refuse_denied
 from queues.messages import rows_counted
@@ -165,7 +165,7 @@ class _Audit:
 
 
 class _Scan:
-    """Counts rows from some offsets on, as far as it is asked to."""
+    """Counts rows from some offsets on, up to those that the caller names."""
 
     def __init__(self, settings: Settings, starts: Mapping[Partition, int]) -> None:
         self.rows: Counter[str] = Counter()
@@ -176,11 +176,7 @@ class _Scan:
         """Offset and rows of messages that came, and are not asked for yet."""
         self._consumer = Consumer(
             {
-                **client_config(settings),
-                "group.id": f"{settings.deployment}.nobody",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
+                **onlooker_config(settings),
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
             },

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from queues.admin_client import CALL, error_of
+from queues.admin_client import CALL, refusal_to_show
 from queues.connectivity import kafka_unreachable
-from queues.denied import denied, is_denial
+from queues.denied import denied
 from sardonyx.core.errors import InputError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
@@ -58,7 +58,7 @@ def refuse_missing(
         settings: connection to Kafka.
         expected: the topics that are to be read.
         known: the topics that Kafka tells of.
-        beside: topics that the job writes itself: none of them was meant.
+        beside: topics that the job writes itself: the user means none of them.
 
     Raises:
         InputError: ``SX-KAFKA-TOPIC-MISSING``.
@@ -66,7 +66,8 @@ def refuse_missing(
     """
     missing = sorted(set(expected) - known)
     if missing:
-        _refuse_hidden(admin, settings, missing)
+        if (hidden := refusal_to_show(admin, missing)) is not None:
+            raise denied(settings, "Describe", f"topic {hidden[0]}", hidden[1])
         raise InputError(
             "SX-KAFKA-TOPIC-MISSING",
             f"the input topic {missing[0]!r} does not exist{near(missing[0], known - set(beside))}",
@@ -74,11 +75,3 @@ def refuse_missing(
             fix="create it and fill it first, or correct its name in the job",
             where={"topic": missing[0]},
         )
-
-
-def _refuse_hidden(admin: AdminClient, settings: Settings, names: list[str]) -> None:
-    """Raises ``SX-KAFKA-DENIED`` if one of the topics is not shown to this client. Whether it exists is not told then."""
-    for topic, future in admin.describe_topics(TopicCollection(names), request_timeout=CALL).items():
-        error = error_of(future)
-        if is_denial(error):
-            raise denied(settings, "Describe", f"topic {topic}", error)

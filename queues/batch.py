@@ -164,11 +164,11 @@ class HeldPartition:
     later: deque[Chunk] = field(default_factory=deque)
     """What is not due yet, and everything after it. Not counted, so that it keeps no other partition from being read."""
     chains: ChainCheck = field(init=False)
-    """What was heard of the writers' chains, committed and since."""
+    """What the reader has heard of the writers' chains, committed and since."""
     past_end: bool = False
-    """A record after the bound end came: no more are asked for."""
+    """A record after the bound end came: the reader asks for no more."""
     at_end: bool = False
-    """The broker had no further record when it was asked last."""
+    """The broker had no further record when the reader asked last."""
     clock: SourceClock = field(init=False)
     """The committed clock, or what was stated since."""
     front: Front | None = field(init=False)

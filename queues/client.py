@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.this_process import THIS
 
-__all__ = ["CLIENT_LOG", "RECONNECT_MS", "Message", "client_config"]
+__all__ = ["CLIENT_LOG", "RECONNECT_MS", "Message", "client_config", "onlooker_config"]
 
 CLIENT_LOG = logging.getLogger("librdkafka")
 """Where the Kafka client logs. At warning its lines are mostly about reconnects, which it deals with by itself."""
@@ -27,3 +27,17 @@ def client_config(settings: Settings) -> dict[str, Any]:
     setting ``kafka.client.id`` takes its place.
     """
     return {"client.id": THIS.client_id(settings.deployment), **settings.kafka.client()}
+
+
+def onlooker_config(settings: Settings) -> dict[str, Any]:
+    """With what each consumer begins that reads committed records outside the group of a task. It is a new dict.
+
+    Its partitions are assigned by hand, so no group has it as a member, and it commits no positions.
+    """
+    return {
+        **client_config(settings),
+        "group.id": f"{settings.deployment}.nobody",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }

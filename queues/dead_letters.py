@@ -17,7 +17,7 @@ import pyarrow as pa
 from queues import block
 from sardonyx.core.errors import Failure, OutputError
 
-NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is none, or another version's")
+NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is not one that this version knows")
 
 TRACEBACK_KEPT = 4_000
 """Number of characters kept of a traceback: its end, which names the reason."""

@@ -17,7 +17,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import topic_log
 from queues.admin_client import admin_client
-from queues.client import CLIENT_LOG, client_config
+from queues.client import CLIENT_LOG, onlooker_config
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
 
@@ -92,11 +92,7 @@ def _fronts(settings: Settings, starts: Mapping[Partition, int]) -> dict[Partiti
         return fronts
     consumer = Consumer(
         {
-            **client_config(settings),
-            "group.id": f"{settings.deployment}.nobody",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+            **onlooker_config(settings),
             "auto.offset.reset": "earliest",  # it may be trimmed meanwhile
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": 1 << 16,

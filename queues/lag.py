@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from queues import admin, topic_log
 from queues.backlog import NO_BACKLOG, Backlog, PartitionScan, estimate_backlog, unscanned
-from queues.client import CLIENT_LOG, client_config
+from queues.client import CLIENT_LOG, onlooker_config
 from queues.messages import CLOCK_HEADER, DUE_HEADER, SENTINEL_HEADER, is_marker, rows_counted
 from sardonyx.core import link_counts
 from sardonyx.core.events import Counts, LinkFacts
@@ -228,11 +228,7 @@ def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
     deadline = time.monotonic() + _LOOK
     consumer = Consumer(
         {
-            **client_config(settings),
-            "group.id": f"{settings.deployment}.nobody",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+            **onlooker_config(settings),
             "auto.offset.reset": "earliest",  # Kafka may have deleted the records at the position
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": _FETCH,

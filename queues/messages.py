@@ -103,7 +103,7 @@ class Records(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
     """Of each of them."""
     link: str = ""
-    """The name of the link that they go over, for whoever counts them. Empty: they are counted already."""
+    """The name of the link that they go over, for the process that counts them. Empty: they are counted already."""
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from queues import admin, topic_log
 from queues.admin_client import admin_client, failed
-from queues.client import CLIENT_LOG, Message, client_config
+from queues.client import CLIENT_LOG, Message, onlooker_config
 from queues.shown_rows import Row, row_count, rows
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, LinkKind
@@ -158,11 +158,7 @@ class LimitedReader:
         self._until = self.began + seconds
         self._consumer = Consumer(
             {
-                **client_config(settings),
-                "group.id": f"{settings.deployment}.nobody",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
+                **onlooker_config(settings),
                 "auto.offset.reset": "earliest",  # Kafka may delete records while we look
                 "fetch.wait.max.ms": 100,
                 "queued.min.messages": 1,  # the client reads ahead only what we ask for

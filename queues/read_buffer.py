@@ -154,7 +154,7 @@ class ReadBuffer:
 
 
 def runs(messages: list[Message]) -> Iterator[list[Message]]:
-    """Messages by partition, in order: each run holds records of one partition only, or one message that is no record."""
+    """Messages by partition, in order: each run holds records of one partition only, or one message that is not a record."""
     start = 0
     while start < len(messages):
         first = messages[start]

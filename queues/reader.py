@@ -101,7 +101,7 @@ class Reader(Reading):
         self._closing = False
         self._is_member = False
         self._asked_at = -math.inf
-        """What the client has answered, and when; False: it is to be asked."""
+        """What the client has answered, and when; False: the reader has to ask it."""
         self._failure: Exception | None = None
         """What a rebalance callback failed with, until :meth:`poll` raises it."""
         self._transaction_timeout = settings.peer.transaction_timeout
@@ -173,8 +173,8 @@ class Reader(Reading):
     def member(self) -> bool:
         """Whether the group has this reader as a member: false before its first answer, and after it removed us.
 
-        While it is one, the client is asked anew only after each rebalance, and each second: it answers on a thread of its own,
-        which took a tenth of the time of a task that waits for rows.
+        While it is one, the reader asks the client anew only after each rebalance, and each second: it answers on a thread of its
+        own, which took a tenth of the time of a task that waits for rows.
         """
         now = self._runtime.now()
         if not self._is_member or now - self._asked_at > _MEMBER_FOR:

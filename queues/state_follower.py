@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
+from queues.client import CLIENT_LOG, RECONNECT_MS, onlooker_config
 from queues.lost import ReaderLost
 from queues.messages import Followed, Logged
 from sardonyx.core.positions import Partition
@@ -35,11 +35,7 @@ class StateFollower:
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 "queued.max.messages.kbytes": 32_768,
                 "fetch.wait.max.ms": 100,
-                **client_config(settings),
-                "group.id": f"{settings.deployment}.nobody",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
+                **onlooker_config(settings),
                 "auto.offset.reset": "earliest",  # what is deleted meanwhile is missed: the numbers of the commits tell
             },
             logger=CLIENT_LOG,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues.client import CLIENT_LOG, RECONNECT_MS, client_config
+from queues.client import CLIENT_LOG, RECONNECT_MS, onlooker_config
 from queues.confirmed_end import confirmed_end
 from queues.denied import refuse_denied
 from queues.lost import ReaderLost
@@ -43,11 +43,7 @@ class Tail:
         self._consumer = Consumer(
             {
                 "reconnect.backoff.max.ms": RECONNECT_MS,
-                **client_config(settings),
-                "group.id": f"{settings.deployment}.nobody",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
+                **onlooker_config(settings),
                 "auto.offset.reset": "earliest",
             },
             logger=CLIENT_LOG,

@@ -22,7 +22,7 @@ from sardonyx.runtime.settings import Settings
 log = structlog.get_logger()
 
 LOOK_BACK = 15 * 60
-"""Seconds of the past that are read when someone begins to look."""
+"""Seconds of the past that we read when a user begins to look."""
 WHOLE = 3600.0
 """Seconds for which the topic is kept."""
 _QUIET = 1.0
@@ -67,7 +67,7 @@ class TelemetryProducer:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Wait a moment until what was told is written."""
+        """Wait a moment until the last messages are written."""
         self._producer.flush(1.0)
         if self._lost:
             log.info("telemetry_lost", batches=self._lost)

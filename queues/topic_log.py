@@ -16,15 +16,14 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from queues.admin_client import CALL, admin_client, error_of, failed, within
-from queues.client import CLIENT_LOG, client_config
+from queues.admin_client import CALL, admin_client, failed, refusal_to_show, within
+from queues.client import CLIENT_LOG, onlooker_config
 from queues.connectivity import kafka_unreachable
-from queues.denied import is_denial, refuse_denied
+from queues.denied import refuse_denied
 from sardonyx.core.errors import InputError
 from sardonyx.core.positions import Partition
 from sardonyx.runtime.settings import Settings
@@ -97,11 +96,7 @@ def read_messages(settings: Settings, topic: str, start: int, end: int, partitio
     """
     consumer = Consumer(
         {
-            **client_config(settings),
-            "group.id": f"{settings.deployment}.nobody",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
+            **onlooker_config(settings),
             "fetch.wait.max.ms": 20,  # a caller waits for the end, which comes with an answer of its own
             "auto.offset.reset": "earliest",
         },
@@ -180,7 +175,7 @@ def offsets_of(
     that it knows, although that one says that it leads no more: it learns of another leader only if a caller asks for metadata.
 
     Raises:
-        KafkaException: it cannot be told.
+        KafkaException: the brokers do not say it.
     """
     began = time.monotonic()
     while True:
@@ -194,8 +189,8 @@ def offsets_of(
                 return found
             reason = KafkaError(KafkaError.OFFSET_NOT_AVAILABLE)
         name = reason.name()
-        if name in _UNKNOWN and (refusal := _hidden(admin, places)) is not None:
-            raise KafkaException(refusal)
+        if name in _UNKNOWN and (hidden := refusal_to_show(admin, {place.topic for place in places})) is not None:
+            raise KafkaException(hidden[1])
         patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
         if time.monotonic() > began + patience:
             raise KafkaException(reason)
@@ -203,13 +198,6 @@ def offsets_of(
         time.sleep(0.1)
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=settings.kafka.connect_timeout)
-
-
-def _hidden(admin: AdminClient, places: list[TopicPartition]) -> KafkaError | None:
-    """The broker's refusal to show one of the topics. A client that may not see a topic finds no leader of it."""
-    names = sorted({place.topic for place in places})
-    told = admin.describe_topics(TopicCollection(names), request_timeout=CALL)
-    return next((error for future in told.values() if is_denial(error := error_of(future))), None)
 
 
 def _time(text: str) -> datetime:

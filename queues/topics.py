@@ -14,7 +14,7 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 from queues.admin import topics
 from queues.admin_client import admin_client, refused
 from queues.awaited_topics import await_topics
-from queues.client import client_config
+from queues.client import client_config, onlooker_config
 from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
@@ -27,6 +27,8 @@ PEEK = 5.0
 """Seconds that :func:`peek` may take."""
 
 ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())
+
+_QUIET = {"log_level": 0}
 
 
 def require(settings: Settings, topic: str) -> None:
@@ -72,7 +74,7 @@ def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: 
         SetupError: ``SX-KAFKA-UNREACHABLE``: Kafka did not take all of them in time.
     """
     # Without idempotence a request that is repeated, as one to a new topic may be, puts its records behind later ones.
-    producer = Producer({**_client(settings), "enable.idempotence": True})
+    producer = Producer({**client_config(settings), **_QUIET, "enable.idempotence": True})
     for number, record in enumerate(records):
         producer.produce(topic, record, partition=number % partitions)
         producer.poll(0)
@@ -166,20 +168,8 @@ def sizes(settings: Settings) -> dict[str, list[int]]:
     }
 
 
-def _client(settings: Settings) -> dict[str, object]:
-    return {**client_config(settings), "log_level": 0}
-
-
 def _consumer(settings: Settings) -> Consumer:
-    return Consumer(
-        {
-            **_client(settings),
-            "group.id": f"{settings.deployment}.nobody",  # no member joins it: partitions are assigned by hand
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    return Consumer({**onlooker_config(settings), **_QUIET})
 
 
 def _partitions(settings: Settings, consumer: Consumer, topic: str, timeout: float) -> list[int]:

@@ -18,14 +18,14 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.connectors.records import rows_at
@@ -39,6 +39,7 @@ from spark_tasks.code import CodeBundle
 from spark_tasks.convert import to_spark
 from spark_tasks.failures import Bad, spark_lost, types_of, wrong_result
 from spark_tasks.isolate import DataFault, search
+from spark_tasks.on_demand import TaskSpark
 from spark_tasks.read_splits import SMALLEST_SLICE, shared_out
 from spark_tasks.session import is_alive
 from spark_tasks.slices import DealtOut, ReadFirst, ReadThere, Slices
@@ -82,9 +83,8 @@ class TaskFunction:
     Each virtual peer has its own object. Several threads must not share one.
 
     Args:
-        session: gives the session, which many may share. It is asked when the first batch comes.
+        spark: of the assignment. It is asked for the session when the first batch comes.
         task: the task from the job's spec. Without ``fn``, batches pass unchanged.
-        code: the job's code bundle, if it has one.
         isolate: whether to find the records that the function raises for. By default the task's ``on_error`` decides.
         fused: the tasks after it. We apply their functions to its results. All functions take DataFrames, or none does.
         retried: called before each further attempt.
@@ -95,27 +95,22 @@ class TaskFunction:
 
     def __init__(
         self,
-        session: Callable[[], SparkSession],
+        spark: TaskSpark,
         task: TaskSpec,
-        code: CodeBundle | None,
         *,
         isolate: bool | None = None,
         fused: Sequence[TaskSpec] = (),
         retried: Callable[[], None] = lambda: None,
     ) -> None:
-        self._session, self._retried = session, retried
-        self._task, self._code = task, code
+        self._spark, self._task, self._retried = spark, task, retried
         self._types = SettledTypes()
         self._isolate = task.on_error.leaves_out if isolate is None else isolate
         self._abandoned = threading.Event()
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
-        self._load = import_function if code is None else code.load
-        if code is not None:
-            code.users.add(self)
         self._functions = [
-            fused_function(each, code, may_skip=not task.on_error.leaves_out)
+            fused_function(each, spark.code, may_skip=not task.on_error.leaves_out)
             for each in (task, *fused)
             if each.fn is not None
         ]
@@ -123,22 +118,6 @@ class TaskFunction:
             return
         self._takes = self._functions[0].plan.takes
         self._named = _named([step.plan for step in self._functions])
-
-    @cached_property
-    def _spark(self) -> SparkSession:
-        """The session, in which the workers have the job's code. It may have to start first.
-
-        Raises:
-            SetupError: it does not start.
-        """
-        spark = self._session()
-        if self._code is not None:
-            self._code.ship(spark)
-        return spark
-
-    @cached_property
-    def _cores(self) -> int:
-        return int(self._spark.sparkContext.defaultParallelism)
 
     def give(self, more: Mapping[str, Any]) -> None:
         """Give the function further keyword arguments, which come from its lifecycle.
@@ -205,7 +184,7 @@ class TaskFunction:
         """
         if not self._functions or self._takes == "dataframe" or self._task.group_by or not self._reads_there:
             return None
-        shares = shared_out(connector, splits, self._cores)
+        shares = shared_out(connector, splits, self._spark.cores)
         if shares is None:
             return None
         self._worked = 0.0
@@ -260,7 +239,7 @@ class TaskFunction:
 
     def _run(self, work: Any, items: Sequence[Any]) -> list[Any]:
         plans = [step.plan for step in self._functions]
-        return on_workers(self._spark, f"task {self._task.name}", partial(work, plans), items, self._took)
+        return on_workers(self._spark.session(), f"task {self._task.name}", partial(work, plans), items, self._took)
 
     def _took(self, seconds: float) -> None:
         self._worked += seconds
@@ -314,7 +293,7 @@ class TaskFunction:
         still = [n for n in given if given[n].bad]
         bad = [msgspec.structs.replace(given[n].bad[0], index=rows[n]) for n in still]
         if bad and not self._isolate:
-            raise _error_of(bad[0])
+            raise FunctionError.from_failure(bad[0].failure)
         saved = {rows[n]: from_buffer(one.data) for n, one in given.items() if not one.bad}
         tables = [piece for part, start in zip(done, starts, strict=True) for piece in _spliced(part, start, saved)]
         origins = _origins(done, starts)
@@ -354,18 +333,18 @@ class TaskFunction:
     def _cut(self, table: pa.Table) -> list[pa.Table]:
         """Cut the rows into even slices, at most as many as Spark has cores."""
         most = max(1, table.num_rows // SMALLEST_SLICE)
-        slices = min(most, self._cores)
+        slices = min(most, self._spark.cores)
         edges = [table.num_rows * n // slices for n in range(slices + 1)]
         return [table.slice(start, end - start) for start, end in itertools.pairwise(edges)]
 
     def _dataframe(self, table: pa.Table) -> pa.Table:
-        plan = self._functions[0].plan
-        result: Any = to_spark(self._spark, plan.task, plan.fn, self._cut(table))
+        plan, session = self._functions[0].plan, self._spark.session()
+        result: Any = to_spark(session, plan.task, plan.fn, self._cut(table))
         objects = self._objects
         try:
-            self._spark.sparkContext.setJobDescription(f"task {self._task.name}")
+            session.sparkContext.setJobDescription(f"task {self._task.name}")
             for plan, fn in self._functions:
-                result = fn(result, **with_functions(plan.params, self._load), **objects)
+                result = fn(result, **with_functions(plan.params, self._spark.load), **objects)
                 objects = {}
                 if not isinstance(result, DataFrame):
                     break
@@ -377,7 +356,7 @@ class TaskFunction:
         except FunctionError:
             raise
         except USER_ERRORS as error:
-            lost = spark_lost(error, is_alive(self._spark))
+            lost = spark_lost(error, is_alive(session))
             if lost is not None:
                 raise lost from error
             of_data = not isinstance(
@@ -461,19 +440,7 @@ def _refuse(done: Iterable[Done]) -> None:
     """If a slice failed as a whole, raise the error of the first such slice."""
     fault = next((part.fault for part in done if part.fault is not None), None)
     if fault is not None:
-        raise _error_of(fault)
-
-
-def _error_of(bad: Bad) -> FunctionError:
-    failure = bad.failure
-    return FunctionError(
-        failure.code,
-        failure.message,
-        cause=failure.cause,
-        fix=failure.fix,
-        traceback=failure.traceback,
-        where=failure.where,
-    )
+        raise FunctionError.from_failure(fault.failure)
 
 
 def plain_params(task: TaskSpec, params: dict[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from sardonyx.core.spec import TaskSpec, whole_of
 from sardonyx.graphs.compute import Computed, Graph
 from sardonyx.graphs.programs import Program, run_program
 from sardonyx.graphs.rounds import run_rounds
-from sardonyx.runtime.functions import import_function
 from spark_tasks.apply import Abandoned
-from spark_tasks.code import CodeBundle
 from spark_tasks.failures import function_raised
+from spark_tasks.on_demand import TaskSpark
 from spark_tasks.planned import PlannedFunctions
 from spark_tasks.worker import USER_ERRORS, function, given_params
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
@@ -51,23 +50,21 @@ class GraphFunctions(PlannedFunctions[_Plan]):
     """The functions of one task that computes over a graph or in rounds, ready to be run.
 
     Args:
-        session: gives the session, which many may share.
+        spark: of the assignment.
         task: the task.
-        code: the job's code bundle, if it has one.
 
     Raises:
         FunctionError: ``SX-FN-NAME``, ``SX-FN-IMPORT``.
     """
 
-    def __init__(self, session: Callable[[], Any], task: TaskSpec, code: CodeBundle | None) -> None:
+    def __init__(self, spark: TaskSpark, task: TaskSpec) -> None:
         spec = whole_of(task)
         assert spec is not None  # noqa: S101 (for the type checker: the caller asks)
-        load = import_function if code is None else code.load
         update = str(task.fn)
         for reference in _functions(update, spec).values():
-            load(reference)
-        plan = _Plan(task.name, update, None if code is None else code.package, spec, task.params)
-        super().__init__(session, task, code, plan)
+            spark.load(reference)
+        plan = _Plan(task.name, update, spark.package, spec, task.params)
+        super().__init__(spark, task, plan)
 
     def __call__(self, spec: GraphSpec | IterateSpec, graph: Graph) -> Computed:
         """What the program makes of a graph.
@@ -83,7 +80,7 @@ class GraphFunctions(PlannedFunctions[_Plan]):
         plan = msgspec.structs.replace(self._plan, spec=spec)
         sent = tuple(None if each is None else to_buffer(each) for each in (graph.edges, graph.vertices))
         took: list[float] = []
-        (got,) = on_workers(self._spark, f"task {self._task.name}", partial(_run, plan), [sent], took.append)
+        (got,) = on_workers(self._spark.session(), f"task {self._task.name}", partial(_run, plan), [sent], took.append)
         self.worked = sum(took)
         self.waited = max(time.perf_counter() - began - self.worked, 0.0)
         return got.rest._replace(rows=from_buffer(got.rows))
@@ -131,11 +128,4 @@ def _guarded(plan: _Plan, name: str, fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     except USER_ERRORS as error:
         raised = function_raised(plan.task, f"{plan.update.partition(':')[0]}:{name}", error, may_skip=False)
-        raise FunctionError(  # of a class that travels back
-            raised.code,
-            raised.message,
-            cause=raised.cause,
-            fix=raised.fix,
-            traceback=raised.traceback,
-            where=raised.where,
-        ) from None
+        raise FunctionError.from_failure(raised.to_failure()) from None  # of a class that travels back

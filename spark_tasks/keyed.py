@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,14 +18,13 @@ from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.column_types import SettledTypes
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
-from sardonyx.runtime.functions import import_function
 from sardonyx.state.groups import Numbers
 from sardonyx.state.keyed_work import Done, Work, joined, split
 from sardonyx.state.signature import signature_of
 from spark_tasks.apply import Abandoned
-from spark_tasks.code import CodeBundle
 from spark_tasks.failures import types_of
 from spark_tasks.keyed_worker import Got, KeyedPlan, Sent, received, run_keyed, send
+from spark_tasks.on_demand import TaskSpark
 from spark_tasks.planned import PlannedFunctions
 from spark_tasks.read_splits import SMALLEST_SLICE
 from spark_tasks.worker_pool import on_workers
@@ -45,9 +44,8 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
     """The functions of one task with keyed state, ready for batch after batch.
 
     Args:
-        session: gives the session, which many may share.
+        spark: of the assignment.
         task: the task.
-        code: the job's code bundle, if it has one.
         isolate: whether to go on after the first record that the function raises for.
         retried: called before each further attempt.
 
@@ -57,9 +55,8 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
 
     def __init__(
         self,
-        session: Callable[[], Any],
+        spark: TaskSpark,
         task: TaskSpec,
-        code: CodeBundle | None,
         *,
         isolate: bool,
         retried: Callable[[], None] = lambda: None,
@@ -68,17 +65,16 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
         self._isolate = isolate
         self._retried = retried
         self._types = SettledTypes()
-        load = import_function if code is None else code.load
         spec, fn = task.keyed, str(task.fn)
         declared = None if spec.state is None else arrow_schema(spec.state)
-        on_timer = None if spec.on_timer is None else load(spec.on_timer)
-        self.signature = signature_of(spec, load(fn), on_timer, declared)
+        on_timer = None if spec.on_timer is None else spark.load(spec.on_timer)
+        self.signature = signature_of(spec, spark.load(fn), on_timer, declared)
         """What the functions take."""
         plan = KeyedPlan(
             task.name,
             fn,
             spec.on_timer,
-            None if code is None else code.package,
+            spark.package,
             spec,
             declared,
             task.schema,
@@ -86,7 +82,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
             not task.on_error.leaves_out,
             first_fails=True,
         )
-        super().__init__(session, task, code, plan)
+        super().__init__(spark, task, plan)
 
     def __call__(self, works: Sequence[Work]) -> list[Done]:
         """What the functions make of work, in its order. The results of each are a table.
@@ -132,7 +128,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
 
     def _parts(self, works: Sequence[Work]) -> list[_Part]:
         total = sum(_size(work) for work in works)
-        each = max(total / self._cores, SMALLEST_SLICE)
+        each = max(total / self._spark.cores, SMALLEST_SLICE)
         return [
             _Part(number, work, rows)
             for number, whole in enumerate(works)
@@ -142,7 +138,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
     def _run(self, parts: Sequence[_Part], places: Sequence[int], *, first_fails: bool) -> dict[int, Done]:
         """Run parts, dealt out to as many workers as are worth it."""
         total = sum(_size(part.work) for part in parts)
-        count = max(1, min(self._cores, len(parts), total // SMALLEST_SLICE))
+        count = max(1, min(self._spark.cores, len(parts), total // SMALLEST_SLICE))
         hands: list[list[int]] = [[] for _ in range(count)]
         loads = [0] * count
         for index in sorted(range(len(parts)), key=lambda index: -_size(parts[index].work)):
@@ -152,7 +148,7 @@ class KeyedFunctions(PlannedFunctions[KeyedPlan]):
         items: list[list[Sent]] = [[send(parts[index].work) for index in hand] for hand in hands]
         plan = msgspec.structs.replace(self._plan, first_fails=first_fails)
         got: list[list[Got]] = on_workers(
-            self._spark, f"task {self._task.name}", partial(run_keyed, plan), items, self._took
+            self._spark.session(), f"task {self._task.name}", partial(run_keyed, plan), items, self._took
         )
         return {
             places[index]: received(each)

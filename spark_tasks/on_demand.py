@@ -11,9 +11,11 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.runtime.functions import import_function
 from sardonyx.runtime.lazy import lazy_module
 from spark_tasks.code import CodeBundle
 
@@ -112,35 +114,53 @@ class SparkOnDemand:
 
 
 class TaskSpark:
-    """Spark for one assignment. The Spark jobs of an assignment are a group, which can be cancelled together.
+    """Spark for one assignment, with the code of its job. The Spark jobs of an assignment are a group, which can be cancelled
+    together.
 
     Args:
         spark: of the process.
         group: names the assignment.
-        code: a bundle of code whose modules the workers need from the start; None: none.
+        code: the job's code bundle, if it has one. The workers get it with the session.
     """
 
     def __init__(self, spark: SparkOnDemand, group: str, code: CodeBundle | None = None) -> None:
-        self._spark, self._group, self._code = spark, group, code
+        self._spark, self._group, self.code = spark, group, code
+        if code is not None:
+            code.users.add(self)
         self._session: SparkSession | None = None
         """What the assignment works with. It stays the same, also if the process starts another one."""
         self._is_cancelled = False
 
     def session(self) -> SparkSession:
-        """Return the session, and put the Spark jobs that the calling thread begins from now on into the group.
+        """Return the session, whose workers have the job's code, and put the Spark jobs that the calling thread begins from now
+        on into the group.
 
         Raises:
             SetupError: as :meth:`SparkOnDemand.session`.
         """
         if self._session is None:
             session = self._spark.session()
-            if self._code is not None:
-                self._code.ship(session)
+            if self.code is not None:
+                self.code.ship(session)
             self._session = session
         sessions.enter_group(self._session, self._group)
         if self._is_cancelled:  # while Spark started
             sessions.cancel_group(self._session, self._group)
         return self._session
+
+    @cached_property
+    def cores(self) -> int:
+        """How many items the session's workers work on at a time. Raises as :meth:`session`."""
+        return int(self.session().sparkContext.defaultParallelism)
+
+    @property
+    def package(self) -> str | None:
+        """The package of the job's code in each process; None: it has no code of its own."""
+        return None if self.code is None else self.code.package
+
+    def load(self, reference: str) -> Callable[..., Any]:
+        """Return the function that ``module:function`` names, in this process: see :meth:`CodeBundle.load`."""
+        return import_function(reference) if self.code is None else self.code.load(reference)
 
     @property
     def used(self) -> SparkSession | None:

@@ -18,6 +18,7 @@ from sardonyx.core.graph import Stage
 from sardonyx.core.spec import OnError
 from spark_tasks.apply import TaskFunction, fused_function
 from spark_tasks.code import CodeBundle
+from spark_tasks.on_demand import SparkOnDemand, TaskSpark
 from spark_tasks.worker import Plan, Slice, joined, run, run_each
 from spark_tasks.worker_pool import from_buffer, to_buffer
 
@@ -54,7 +55,8 @@ def try_functions(stage: Stage, code: CodeBundle | None, rows: pa.Table, session
     if not plans:
         return Tried(rows, {})
     if plans[0].takes == "dataframe":
-        applied = TaskFunction(session, task, code, isolate=True, fused=stage.fused).apply(rows)
+        spark = TaskSpark(SparkOnDemand(session), "trial", code)
+        applied = TaskFunction(spark, task, isolate=True, fused=stage.fused).apply(rows)
         found = pa.table({}) if applied.table is None else applied.table
         return Tried(found, {bad.index: bad.failure for bad in applied.bad})
     given = Slice(to_buffer(rows), isolate=True)

@@ -191,11 +191,4 @@ def _rebuilt(kind: str, failure: Failure) -> SardonyxError:
     found = getattr(errors, kind, InternalError)
     if not (isinstance(found, type) and issubclass(found, SardonyxError)) or found is errors.JobInvalid:
         found = InternalError
-    return found(
-        failure.code,
-        failure.message,
-        cause=failure.cause,
-        fix=failure.fix,
-        traceback=failure.traceback,
-        where=failure.where,
-    )
+    return found.from_failure(failure)

@@ -1,7 +1,7 @@
 """Whether a submitted job can be planned, and whether it can resume another one. Pure.
 
-The client has validated the job in full (:mod:`sardonyx.job.validate`). Here only that is asked again without which the
-coordinator itself could not go on, since a request in the inbox may come from anybody.
+The client has validated the job in full (:mod:`sardonyx.job.validate`). This module checks again only what the coordinator itself
+needs to go on, since any program may put a request into the inbox.
 """
 
 from __future__ import annotations

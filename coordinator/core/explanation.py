@@ -1,4 +1,4 @@
-"""An explanation of why a job does not run: its reasons, and how they are told to people. Pure."""
+"""An explanation of why a job does not run: its reasons, and their words for people. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Code = Literal[
 """The kind of a reason, for programs. ``docs/coordination.md`` explains each."""
 
 SHOWN = 10
-"""How many peers of one reason are shown to people; programs get all."""
+"""How many peers of one reason people see; programs get all."""
 
 
 class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,7 +115,7 @@ FIXES: dict[Code, str] = {
     "loop-goes-on": "`sardonyx job show ID --cycles` says how many rows are on their way, and where",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
 }
-"""What to do about a reason that is no error, where a command or a setting would help."""
+"""What to do about a reason that is not an error, where a command or a setting would help."""
 
 
 def as_lines(explanation: Explanation, now: float) -> list[str]:

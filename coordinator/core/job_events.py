@@ -134,8 +134,8 @@ def refused(changes: ChangeSet, event: JobSubmitted, error: Failure) -> None:
 
 def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
     """If the job has ended meanwhile, its topics must be deleted again: nothing else would delete them. For a change, only the
-    topics count of the revision that the job waits for. It is given up if an input has been read to its end meanwhile that a new
-    task was to read: what is complete stays so.
+    topics count of the revision that the job waits for. The coordinator gives the change up if a new task was to read an input
+    that has been read to its end meanwhile: what is complete stays so.
     """
     job = changes.state.jobs.get(event.job)
     if job is None or job.refused:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from coordinator.core.state import Job, State
 from sardonyx.core import node_paths
+from sardonyx.core.effects import Create, Delete, Set, TreeEffect
 from sardonyx.core.notes import JobNote, LinksNote, PeerNote, TaskNote
 from sardonyx.core.spec import encode_spec
 
@@ -41,3 +44,17 @@ def job_nodes(name: str, job: Job) -> dict[str, bytes]:
     if job.facts is not None:
         nodes[node_paths.job_links(name)] = encode_note(LinksNote(job.facts, job.topics))
     return nodes
+
+
+def repairs(paths: Iterable[str], found: Mapping[str, bytes], projected: Mapping[str, bytes]) -> list[TreeEffect]:
+    """The effects that turn the nodes at these paths from what was found there into what is projected."""
+    changes: list[TreeEffect] = []
+    for path in paths:
+        before, after = found.get(path), projected.get(path)
+        if after is None:
+            changes += [] if before is None else [Delete(path)]
+        elif before is None:
+            changes.append(Create(path, after))
+        elif before != after:
+            changes.append(Set(path, after))
+    return changes

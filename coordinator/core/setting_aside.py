@@ -2,8 +2,8 @@
 
 A decision that ends in an error is a defect, and would end the same way in each coordinator that replays the log. So one job
 would stop all the others. The leader finds here which job to fail so that the log can be decided, and puts that into the log in
-the place of the event (:class:`sardonyx.core.events.SetAside`), before anything is decided after it. Whoever replays the log
-then decides the same, also a release without the defect.
+the place of the event (:class:`sardonyx.core.events.SetAside`), before anything is decided after it. A process that replays the
+log then decides the same, also a release without the defect.
 """
 
 from __future__ import annotations

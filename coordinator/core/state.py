@@ -68,7 +68,7 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
 
     @property
     def kind(self) -> Kind:
-        """A peer that does not say what it reads is taken for one of the release before."""
+        """A peer that does not say what it reads counts as one of the release before."""
         return Kind(self.format or OLDEST, self.tags)
 
     @property

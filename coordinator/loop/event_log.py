@@ -161,7 +161,7 @@ def checkpoint(n: int, version: int) -> SetIf:
 
 
 def replaced(zk: ZooKeeperSession, n: int, event: SetAside) -> Set:
-    """The operation that puts an event into the place of entry ``n``, which the caller has read and nobody has decided."""
+    """The operation that puts an event into the place of entry ``n``, which the caller has read and no leader has decided."""
     first = max(int(name) for name in zk.children(node_paths.log_bucket(n)) if int(name) <= n)
     batch = _batches.decode(zk.read(node_paths.log_batch(first)) or b"")
     entries = list(batch.entries)

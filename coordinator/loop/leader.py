@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import structlog
 
 from coordinator.core.decide import Undecided, decide, unfinished
-from coordinator.core.projection import project
+from coordinator.core.projection import project, repairs
 from coordinator.core.setting_aside import set_aside
 from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
@@ -191,7 +191,7 @@ class Leader:
         self._wake.wait(self._seconds_to_wait())
 
     def _deposed(self) -> bool:
-        """Whether the next one may have decided something. May be asked from any thread."""
+        """Whether the next one may have decided something. Any thread may ask."""
         return self._runtime.now() > self._leadership.deadline
 
     def _seconds_to_wait(self) -> float:
@@ -481,22 +481,8 @@ class Leader:
         each node is read.
         """
         paths = sorted(touched)
-        changes = _changes(paths, self._zk.read_many(paths), project(self.state))
+        changes = repairs(paths, self._zk.read_many(paths), project(self.state))
         self._effects.add(self.state.n, changes)
         self._effects.flush()
         self._effects.drain()
         return len(changes)
-
-
-def _changes(paths: Iterable[str], found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> list[TreeEffect]:
-    """What turns the nodes at these paths from what was found into what is wanted."""
-    changes: list[TreeEffect] = []
-    for path in paths:
-        before, after = found.get(path), wanted.get(path)
-        if after is None:
-            changes += [] if before is None else [Delete(path)]
-        elif before is None:
-            changes.append(Create(path, after))
-        elif before != after:
-            changes.append(Set(path, after))
-    return changes

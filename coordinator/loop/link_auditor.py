@@ -29,7 +29,7 @@ _FIRST_RULES = 4
 """The first rules by which coordinators know the event of an audit."""
 
 Audit = Callable[[str, JobSpec, Mapping[str, LinkFacts], str], InputError | None]
-"""``audit(job, spec, facts, link)``: what is wrong with a link; None: nothing, or it cannot be told now."""
+"""``audit(job, spec, facts, link)``: what is wrong with a link; None: nothing, or Kafka does not tell now."""
 
 
 class _Turn(NamedTuple):
@@ -44,7 +44,7 @@ class LinkAuditor:
     """Audits a link every so many seconds, each in its turn. Nothing waits for it.
 
     Args:
-        audit: called in another thread. What it raises is logged, and the next link is looked at.
+        audit: called in another thread. What it raises is logged, and then it is the next link's turn.
         found: called with what is lost, from that thread. The event says of which revision of its job that is true.
         every: seconds between two audits, at least; 0: there are none.
         runtime: time and threads.

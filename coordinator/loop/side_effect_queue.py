@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 def slot_left_by(state: State, event: AnyEvent) -> Slot | None:
-    """The slot that the event's peer works on, if the peer may be about to leave it. To be asked before the event is decided."""
+    """The slot that the event's peer works on, if the peer may be about to leave it. Ask before the leader decides the event."""
     if not isinstance(event, _LEAVING):
         return None
     peer = state.peers.get(event.peer)
@@ -35,7 +35,7 @@ def slot_left_by(state: State, event: AnyEvent) -> Slot | None:
 
 
 def is_vacant(state: State, slot: Slot) -> bool:
-    """Whether no peer holds a slot. May be asked from any thread while the leader decides."""
+    """Whether no peer holds a slot. Any thread may ask while the leader decides."""
     job = state.jobs.get(slot.job)
     if (
         job is not None and slot.task not in job.tasks

@@ -127,7 +127,7 @@ class SideEffects(Protocol):
 
     def audit_link(self, job: str, spec: JobSpec, facts: Mapping[str, LinkFacts], link: str) -> InputError | None:
         """Compare what was written to a link of a running job with what was read from it, and what stands there unread. Returns
-        what is wrong with it; None: nothing, or it cannot be told now. What it raises is logged, and a later round looks again.
+        what is wrong with it; None: nothing, or Kafka does not tell now. What it raises is logged, and a later round looks again.
         """
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:

@@ -36,7 +36,8 @@ def duration_of(text: str | None, flag: str = "--timeout") -> float | None:
 
 
 def entry_or_time(text: str, now: datetime) -> int | float:
-    """Where somebody means in the coordinator's log: the number of an entry (an int), or a time in seconds since 1970 (a float).
+    """The place in the coordinator's log that a user means: the number of an entry (an int), or a time in seconds since 1970 (a
+    float).
 
     Args:
         text: a number; a time of day, which is the last one that was; a date and time; or how long ago, such as "10 min".

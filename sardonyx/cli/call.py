@@ -235,12 +235,7 @@ def _guarded(call: Call, work: Callable[[], int | None]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost frame: users never see a bare traceback
         from sardonyx.core.errors import failure_of
 
-        failure = failure_of(error)
-        call.tell(
-            SardonyxError(
-                failure.code, failure.message, cause=failure.cause, fix=failure.fix, traceback=failure.traceback
-            )
-        )
+        call.tell(SardonyxError.from_failure(failure_of(error)))
         return report.FAILED
 
 

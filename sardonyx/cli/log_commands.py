@@ -156,7 +156,7 @@ def _archive(call: Call) -> Archive | None:
 
 
 def _number(call: Call, zk: ZooKeeperSession, text: str, *, later: bool = False) -> int:
-    """The number of the entry that somebody means. Of a time: of the last entry at or before it, or of the first after it."""
+    """The number of the entry that a user means. Of a time: of the last entry at or before it, or of the first after it."""
     from coordinator.history import reader
 
     where = entry_or_time(text, datetime.now().astimezone())

@@ -19,7 +19,7 @@ def as_text(plan: JobPlan, working: Mapping[str, int] | None = None) -> list[str
 
     Args:
         plan: what to show.
-        working: how many peers each task has now; None: nothing is said of it.
+        working: how many peers each task has now; None: the text says nothing of it.
     """
     lines = [*_wrapped(f"job {plan.job}: {ENDINGS[plan.ending]}; {_needs(plan)}", "", "  "), "", "operators"]
     lines += _columns(
@@ -138,7 +138,7 @@ def _edges(plan: JobPlan) -> Iterator[tuple[str, str, Exchange]]:
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    """A line for each row. If one would be too long, each row has its name on a line, and what is said of it below."""
+    """A line for each row. If one would be too long, each row has its name on a line, and the rest below."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         ("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))).rstrip() for row in rows

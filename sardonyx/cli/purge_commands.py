@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.cli.arguments import duration_of
+from sardonyx.cli.arguments import Timeout, duration_of
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.text import counted
@@ -37,6 +37,7 @@ def purge(
         typer.Option("--with-dead-letters", help="Purge jobs with open dead letters too, and remove these letters."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which jobs would be purged.")] = False,
+    timeout: Timeout = None,
 ) -> None:
     """Delete jobs that have ended: their status, tasks, counts, dead letters and state. The results that they wrote stay.
 
@@ -48,7 +49,7 @@ def purge(
         raise SardonyxError(
             "SX-USAGE", "purge needs either jobs or --older-than", fix="name the jobs, or give --older-than DURATION"
         )
-    age = duration_of(older_than, "--older-than")
+    age, wait = duration_of(older_than, "--older-than"), duration_of(timeout)
     with call.client() as client:
         kept: dict[str, int] = {}
         if age is None:
@@ -60,7 +61,7 @@ def purge(
             handles, kept = _ended_before(client, time.time() - age, with_dead_letters=with_dead_letters)
         purged, stays = [handle.id for handle in handles], list[Failure]()
         if not dry_run:
-            purged = _purge(call, handles, kept, stays, with_dead_letters=with_dead_letters)
+            purged = _purge(call, handles, kept, stays, with_dead_letters=with_dead_letters, timeout=wait)
     if call.json:
         left = [{"id": job, "letters": letters} for job, letters in kept.items()]
         call.put_json({"purged": purged, "kept": left, "warnings": stays, "dry_run": dry_run})
@@ -85,7 +86,13 @@ def _ended_before(client: Client, before: float, *, with_dead_letters: bool) -> 
 
 
 def _purge(
-    call: Call, handles: list[JobHandle], kept: dict[str, int], stays: list[Failure], *, with_dead_letters: bool
+    call: Call,
+    handles: list[JobHandle],
+    kept: dict[str, int],
+    stays: list[Failure],
+    *,
+    with_dead_letters: bool,
+    timeout: float | None = None,
 ) -> list[str]:
     """Purge the jobs and wait until they are gone.
 
@@ -95,7 +102,11 @@ def _purge(
         kept: gets those with dead letters that were counted only now.
         stays: gets what stays of their state in databases.
         with_dead_letters: also jobs that have such letters.
+        timeout: seconds to wait for all of them together; None: for each as long as a coordinator should take.
     """
+    from sardonyx.client.scales import CARRY_OUT
+
+    deadline = None if timeout is None else time.monotonic() + timeout
     asked: list[JobHandle] = []
     for handle in handles:
         try:
@@ -114,7 +125,8 @@ def _purge(
     for handle in asked:
         try:
             with call.patience(f"job {handle.id} to be deleted"):
-                handle.await_gone(with_dead_letters=with_dead_letters)
+                left = CARRY_OUT if deadline is None else max(0.0, deadline - time.monotonic())
+                handle.await_gone(left, with_dead_letters=with_dead_letters)
             purged.append(handle.id)
         except SardonyxError as error:
             if error.code != "SX-JOB-LETTERS":

@@ -57,7 +57,7 @@ def _scheduler(change: list[str]) -> Scheduler:
         raise SardonyxError(
             "SX-CLI-POLICY",
             f"{' '.join(change)!r} is not a change of the policy{near(change[-1], known)}",
-            cause="it names no scheduler that there is",
+            cause="there is no scheduler of that name",
             fix=f"write `sardonyx cluster policy set SCHEDULER`, with one of {', '.join(known)}",
         )
     found: Scheduler = msgspec.convert(change[1], Scheduler)
@@ -110,7 +110,9 @@ def scale(
     that keeps a state takes `--partitions` with `--restart` only. `--timeout` is of these two.
     """
     if restart and partitions is None:
-        raise SardonyxError("SX-USAGE", "--restart is of --partitions", fix="give --partitions N, or leave it out")
+        raise SardonyxError(
+            "SX-USAGE", "--restart goes with --partitions only", fix="give --partitions N, or leave it out"
+        )
     if partitions is not None:
         named = [
             ("--priority", priority),
@@ -132,9 +134,9 @@ def scale(
     of_task = {"--min-peers": min_peers, "--batch-size": batch_size, "--timeout": timeout}
     wrong = [name for name, value in (of_task if task is None else shares).items() if value is not None]
     if wrong:
-        one = plural(len(wrong), "is", "are")
-        whose, fix = ("a task", "give --task NAME") if task is None else ("the whole job", "leave out --task")
-        raise SardonyxError("SX-USAGE", f"{listed(wrong)} {one} of {whose}", fix=f"{fix}, or leave out {listed(wrong)}")
+        needs, does = plural(len(wrong), "needs", "need"), plural(len(wrong), "does", "do")
+        what, fix = (needs, "give --task NAME") if task is None else (f"{does} not go with", "leave out --task")
+        raise SardonyxError("SX-USAGE", f"{listed(wrong)} {what} --task", fix=f"{fix}, or leave out {listed(wrong)}")
     if task is not None:
         _scale_task(
             call, job, task, {"min_peers": min_peers, "max_peers": max_peers, "batch_size": batch_size}, timeout

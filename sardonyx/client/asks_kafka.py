@@ -177,7 +177,7 @@ class AsksKafka(ABC):
         which batches it was worked, and what these have written.
 
         It reads the job's queues backwards from their ends, for at most 20 seconds, and the dead letters of tasks that may have
-        worked it. What is not there any more is said to be unknown. A job without ``lineage=True`` can only tell which tasks have
+        worked it. It calls unknown what is not there any more. A job without ``lineage=True`` can only tell which tasks have
         read the record.
 
         Args:
@@ -225,8 +225,8 @@ class AsksKafka(ABC):
                 UTC. None: what it keeps now.
 
         Raises:
-            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-NONE``: it is no such task; ``SX-STATE-GONE``: the job does not run,
-                or ends meanwhile; ``SX-STATE-KEY``: the key is no list, or has another number of values;
+            SardonyxError: ``SX-JOB-GONE``; ``SX-STATE-NONE``: the task keeps nothing that can be read; ``SX-STATE-GONE``: the job
+                does not run, or ends meanwhile; ``SX-STATE-KEY``: the key is not a list, or has another number of values;
                 ``SX-CHECKPOINT-UNKNOWN``: there is no checkpoint at this time.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.1
 NOW = "now"
-"""As a time: after the batch in hand, as without a time."""
+"""Given as a time, this means: after the batch in hand, as without a time."""
 _QUIET = 2
-"""Looks, one after the other, in which nothing is unread."""
+"""How many looks, one after the other, must find nothing unread."""
 
 
 def change(
@@ -242,7 +242,7 @@ class Making:
 
     @property
     def rules(self) -> int:
-        """By which the deployment is decided."""
+        """The rules by which the coordinator decides."""
         return self._state.rules
 
     @property

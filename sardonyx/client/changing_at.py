@@ -104,10 +104,11 @@ def _begin(
     both = side_by_side(old, new, at)
     begun = pending(both)
     if begun is not None and begun.ordinal != number:
+        have, given = ("numbers", "a time") if begun.ordinal else ("times", "a number")
         raise SardonyxError(
             "SX-JOB-CHANGE-AT",
-            f"job {job} was not changed: its rows have {'numbers' if begun.ordinal else 'times'}, and {at:,} is none",
-            cause="rows are told apart by what their input calls their time",
+            f"job {job} was not changed: its rows have {have}, and {given} was given",
+            cause="the `time=` of their input tells rows apart",
             fix=f"give {'the number of a row' if begun.ordinal else 'a time, such as 2026-11-27T12:00:00Z'}",
             where={"job": job},
         )

@@ -32,7 +32,7 @@ class TaskCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
 
     task: str
     times: list[datetime]
-    """Of which all its partitions have the state, ascending."""
+    """The times of which all its partitions have the state, ascending."""
 
 
 class JobCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class JobCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
     every: str | None
     """How far they are apart; None: the job keeps none."""
     times: list[datetime]
-    """Of which all its tasks with state have it, ascending: the complete ones."""
+    """The times of which all its tasks with state have it, ascending: the complete ones."""
     tasks: list[TaskCheckpoints]
     """While the job runs."""
 

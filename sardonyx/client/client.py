@@ -22,7 +22,7 @@ import structlog
 
 from sardonyx.client.checkpoints import moment
 from sardonyx.client.cluster_views import PeerView, peer_view
-from sardonyx.client.ids import asker, find_job, find_peer, new_id, unknown_peer
+from sardonyx.client.ids import asker, find_job, find_peer, name_taken, new_id, unknown_peer
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.policy import Policy
 from sardonyx.client.reasons import Why
@@ -397,16 +397,7 @@ class Client:
         for job, (taken, status) in known.items():
             if taken == spec.name and status not in ENDED:
                 follows = may_follow(job, JobHandle(self, job, submitted.get(job)).spec(), spec)
-                stop = f"stop it so that this one can go on from there with --resume (`sardonyx job stop {job}`), "
-                raise SardonyxError(
-                    "SX-JOB-NAME-TAKEN",
-                    f"a job named {taken} is {status} already: {job}",
-                    cause="a name means one job that has not ended, so that two of them cannot be confused",
-                    fix=f"change it while it runs (`sardonyx job change {job} SPEC`), or wait for it "
-                    f"(`sardonyx job await {job}`), {stop if follows else ''}"
-                    f"end it at once (`sardonyx job kill {job}`), or give this one another name",
-                    where={"job": job},
-                )
+                raise name_taken(job, taken, status, follows=follows)
 
     def _job_notes(self) -> dict[str, JobNote]:
         jobs = self.zk.children(node_paths.JOB)

@@ -270,7 +270,7 @@ def _task_clock(
     if clocks and not going:
         return TaskClock(task=stage.name, clock=None, ended=True, idle=idle, waiting=waiting, waits_for=waits_for)
     least = task_clock(going)
-    if heard is None:  # nobody is told where it was before a partition became idle, or was so no more
+    if heard is None:  # no task says where it was before a partition became idle, or ceased to be
         clock = max((clock.value for clock in going), default=NEVER) if least is None else least
     else:
         clock = max(min((clock.value for clock in going), default=NEVER), heard.clock)

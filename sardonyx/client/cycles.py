@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sardonyx.client.links import facts_of, links_stand
+from sardonyx.client.links import facts_that_stand
 from sardonyx.client.views import laid_out
 from sardonyx.core.cycles import inner_links, standing
 from sardonyx.core.errors import SardonyxError
@@ -69,8 +69,8 @@ def job_cycles(
     graph = laid_out(spec, settings.deployment, job)
     if not graph.cycles:
         return []
-    facts = facts_of(zk, job)
-    if not links_stand(note) or facts is None:
+    facts = facts_that_stand(zk, job, note)
+    if facts is None:
         raise SardonyxError(
             "SX-CYCLE-GONE",
             f"the loops of job {job} cannot be looked at",

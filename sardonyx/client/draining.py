@@ -23,7 +23,7 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True):
     """The peers that a user has drained, or taken in again."""
 
     host: str
-    """Whose peers, and all that join there; empty: only one peer."""
+    """The host whose peers are drained, with all that join there; empty: only one peer is."""
     peers: list[str]
     """Those that are alive."""
 

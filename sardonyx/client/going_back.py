@@ -105,7 +105,7 @@ class Known(NamedTuple):
     points: Sequence[CheckpointPoint] = ()
     """Its checkpoints."""
     facts: Mapping[str, LinkFacts] = {}
-    """Of its links; none: it has read nothing."""
+    """The facts of its links; none: it has read nothing."""
     reached: Mapping[str, Mapping[str, Sequence[int]]] = {}
     """By task and topic, how far it has read."""
     held: Mapping[str, Mapping[Partition, Position | None]] | None = None

@@ -96,6 +96,28 @@ def job_gone(job: str) -> SardonyxError:
     )
 
 
+def name_taken(job: str, name: str, status: str, *, follows: bool) -> SardonyxError:
+    """Make the error for a submission whose name belongs to a job that has not ended.
+
+    Args:
+        job: the id of that job.
+        name: its name.
+        status: its status.
+        follows: whether the one that is submitted could go on from that job, if it were stopped.
+    """
+    instead = (
+        f"stop it and have this one go on from there (`sardonyx job change {job} SPEC --restart`), " if follows else ""
+    )
+    return SardonyxError(
+        "SX-JOB-NAME-TAKEN",
+        f"a job named {name} is {status} already: {job}",
+        cause="a name means one job that has not ended, so that two of them cannot be confused",
+        fix=f"change it while it runs (`sardonyx job change {job} SPEC`), {instead}wait for it (`sardonyx job await {job}`), "
+        f"end it at once (`sardonyx job kill {job}`), or give this one another name",
+        where={"job": job},
+    )
+
+
 def job_has_letters(job: str, letters: int) -> SardonyxError:
     """Make the error for a purge that would remove dead letters that no user has redone or dropped."""
     return SardonyxError(

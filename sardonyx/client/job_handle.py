@@ -148,9 +148,9 @@ class JobHandle(AsksKafka, GoesBack, Scales):
 
         Raises:
             SpecUnreadable, JobInvalid: of ``job``.
-            SardonyxError: ``SX-JOB-CHANGE``: something else differs; says what. ``SX-JOB-CHANGE-DROP``: the two lack something
-                that goes, or name something that stays. ``SX-JOB-CHANGE-DRAIN``: a queue cannot be read to the end.
-                ``SX-JOB-CHANGE-NOW``; ``SX-JOB-CHANGE-RIVAL``: it was changed otherwise meanwhile. ``SX-JOB-ENDED``;
+            SardonyxError: ``SX-JOB-CHANGE``: something else differs; says what. ``SX-JOB-CHANGE-DROP``: ``drop`` and ``drain``
+                lack something that goes, or name something that stays. ``SX-JOB-CHANGE-DRAIN``: a queue cannot be read to the
+                end. ``SX-JOB-CHANGE-NOW``; ``SX-JOB-CHANGE-RIVAL``: it was changed otherwise meanwhile. ``SX-JOB-ENDED``;
                 ``SX-JOB-GONE``; what Kafka says about the new queues. ``SX-JOB-CHANGE-AT``: it cannot be made at a time.
                 ``SX-JOB-CHANGE-PASSED``: a row of that time or later is read already. ``SX-JOB-TAKEN-BACK``: no peer could begin
                 with the new version.

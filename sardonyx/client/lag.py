@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from queues.backlog import NO_BACKLOG, Backlog
 from sardonyx.client.lags import LinkAudit, LinkLag, PartitionLag
-from sardonyx.client.links import facts_of, links_stand
+from sardonyx.client.links import facts_of, facts_that_stand
 from sardonyx.client.views import laid_out, task_notes
 from sardonyx.core.back_pressure import bounds_of
 from sardonyx.core.events import LinkFacts
@@ -38,7 +38,7 @@ def link_lags(
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
-    facts = facts_of(zk, job) if links_stand(note) else None
+    facts = facts_that_stand(zk, job, note)
     known, kept = ({}, {}) if facts is None else _asked(zk, settings, graph, job, facts, holds=holds)
     bounds = bounds_of(graph.links, facts or {})
     other = NO_BACKLOG if note is not None and note.status == "completed" else Backlog()
@@ -75,7 +75,7 @@ def partition_lags(
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
-    facts = facts_of(zk, job) if links_stand(note) else None
+    facts = facts_that_stand(zk, job, note)
     stage = next((stage for stage in graph.stages if task == stage.name), None)
     if facts is None or stage is None:
         return []
@@ -117,7 +117,7 @@ def link_audits(
     """
     graph = laid_out(spec, settings.deployment, job)
     found = {}
-    facts = facts_of(zk, job) if links_stand(note) else None
+    facts = facts_that_stand(zk, job, note)
     if facts is not None:
         settings.require("kafka")
         from queues.audit import audit

@@ -29,10 +29,15 @@ def facts_of(zk: ZooKeeperSession, job: str) -> dict[str, LinkFacts] | None:
     return None if links is None else links.links
 
 
+def facts_that_stand(zk: ZooKeeperSession, job: str, note: JobNote | None) -> dict[str, LinkFacts] | None:
+    """The facts about the links of a job, by name, if their topics exist: see :func:`links_stand`."""
+    return facts_of(zk, job) if links_stand(note) else None
+
+
 def links_of(zk: ZooKeeperSession, job: str) -> LinksNote | None:
     """What is known of the links of a job; None: they are not made yet, or are gone."""
     data = zk.read(node_paths.job_links(job))
     return None if data is None else msgspec.json.decode(data, type=LinksNote)
 
 
-__all__ = ["facts_of", "links_of", "links_stand"]
+__all__ = ["facts_of", "facts_that_stand", "links_of", "links_stand"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sardonyx.client.links import facts_of, links_stand
+from sardonyx.client.links import facts_that_stand
 from sardonyx.client.views import laid_out, task_notes
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LinkFacts
@@ -79,8 +79,8 @@ def asked(
             cause="what is made of a row may go round the loop, so no position says that a row is through",
             fix=f"look at what is unread with `sardonyx link lag {job}`, or at rows by link with `sardonyx link audit {job}`",
         )
-    facts = facts_of(zk, job)
-    if not links_stand(note) or facts is None:
+    facts = facts_that_stand(zk, job, note)
+    if facts is None:
         raise SardonyxError(
             "SX-PROGRESS-GONE",
             f"the progress of job {job} cannot be asked for",

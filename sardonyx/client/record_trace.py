@@ -74,7 +74,7 @@ class OutputOnWay(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     offsets: list[tuple[int, int]]
-    """Of the messages: the first and the last one of each stretch."""
+    """The offsets of the messages: the first and the last one of each stretch."""
     rows: int
     """How many rows they hold."""
     sure: bool
@@ -107,7 +107,7 @@ class TaskOnWay(msgspec.Struct, frozen=True, kw_only=True):
     """
     dropped: bool = False
     """Whether it is certain that the batches which worked it have written nothing: the function gave nothing for it, no condition
-    let it through, or ``on_error`` has it skipped. It is no dead letter."""
+    let it through, or ``on_error`` has it skipped. It is not a dead letter."""
     unknown: list[str] = []
     """What cannot be known, each with the reason."""
 
@@ -117,7 +117,7 @@ class DeadOnWay(msgspec.Struct, frozen=True, kw_only=True):
 
     task: str
     number: int
-    """Of the letter, as ``sardonyx dlq show`` takes it."""
+    """The number of the letter, as ``sardonyx dlq show`` takes it."""
     code: str
     error: str
     sure: bool = True
@@ -137,7 +137,7 @@ class RecordTrace(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[TaskOnWay]
     """Those that rows of its source come to, in their order."""
     letters: list[DeadOnWay] = []
-    """Of tasks that read the source itself; and of later tasks those of rows from messages that may hold something of it."""
+    """The letters of tasks that read the source itself; of later tasks those of rows from messages that may hold some of it."""
 
 
 def record_trace(
@@ -380,7 +380,7 @@ def stretches(offsets: Iterable[int]) -> list[tuple[int, int]]:
 def _check_record(
     sources: Sources, look: Look, number: int, shown: str, partition: int, offset: int, end: Callable[[Partition], int]
 ) -> None:
-    """Of what does not exist, nothing could be said that is true."""
+    """Raise if there is no such record: nothing true can be said of it."""
     place = Partition(sources.names[number], partition)
     known = [held for reader in sources.readers[number] for held in look.first[reader] if held.topic == place.topic]
     if place not in known:

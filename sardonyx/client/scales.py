@@ -43,8 +43,8 @@ class Scales:
             max_peers: at most this many peers; 0: no limit.
 
         Raises:
-            SardonyxError: ``SX-JOB-SHARE``: a value cannot be, or none is given. ``SX-JOB-ENDED``; ``SX-JOB-GONE``: the job was
-                purged, or never taken in.
+            SardonyxError: ``SX-JOB-SHARE``: a value is not possible, or none is given. ``SX-JOB-ENDED``; ``SX-JOB-GONE``: the job
+                was purged, or never taken in.
             Interrupted: ``SX-JOB-SCALE-PENDING``: no coordinator has processed it in time.
         """
         from sardonyx.client import shares

@@ -62,7 +62,7 @@ def set_policy(zk: ZooKeeperSession, scheduler: Scheduler, timeout: float) -> Po
 
 
 def check(wanted: JobScaled) -> None:
-    """Raises ``SX-JOB-SHARE`` if a value cannot be, or none is given."""
+    """Raises ``SX-JOB-SHARE`` if a value is not possible, or none is given."""
     given = {name: getattr(wanted, name) for name in ("priority", "weight", "percentage", "max_peers")}
     given = {name: value for name, value in given.items() if value is not None}
     wrong = list(share_problems(**{name: value for name, value in given.items() if value or name not in _NONE}))

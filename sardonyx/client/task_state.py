@@ -87,8 +87,8 @@ def task_state(
 
     Raises:
         SardonyxError: ``SX-STATE-NONE``: the task keeps no state that can be read here; ``SX-STATE-GONE``: its job does not run;
-            or ends meanwhile; ``SX-STATE-KEY``: these values are no key of it; ``SX-CHECKPOINT-UNKNOWN``: it has no checkpoint at
-            this time.
+            or ends meanwhile; ``SX-STATE-KEY``: these values are not a key of it; ``SX-CHECKPOINT-UNKNOWN``: it has no checkpoint
+            at this time.
         SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
     """
     graph = laid_out(spec, settings.deployment, job)
@@ -209,7 +209,7 @@ def _gone(task: str, cause: str) -> SardonyxError:
 
 
 def _clock(positions: Mapping[Partition, Position | None], number: int) -> int:
-    """Of a shard: the least over its partitions."""
+    """The clock of a shard: the least over its partitions."""
     here = [position for place, position in positions.items() if place.number == number]
     return min((NEVER if position is None else position.clock.value for position in here), default=NEVER)
 

@@ -87,7 +87,7 @@ def try_task(
     return TaskTrial(
         job=handle.id,
         task=task,
-        functions=[each.name for each in (new.task, *new.fused) if each.fn is not None],
+        functions=[each.name for each in new.functions],
         rows=given.num_rows,
         unread=unread,
         types=_types(before.table, after.table),
@@ -136,7 +136,7 @@ def _refuse(job: str, task: str, old: Stage, new: Stage) -> None:
         SardonyxError: ``SX-TRY-TASK``.
     """
     stages = (old, new)
-    functions = [each for stage in stages for each in (stage.task, *stage.fused) if each.fn is not None]
+    functions = [each for stage in stages for each in stage.functions]
     if any(stateful(stage.task) for stage in stages):
         cause = "it keeps a state, and what it gives depends on all rows before these"
         fix = (

@@ -28,7 +28,7 @@ class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
     """What runs, what is in force, and what is in the way. ``format`` and ``rules`` are 0 while the log is empty."""
 
     version: str
-    """Of this client."""
+    """The release of this client."""
     reads_format: int
     knows_rules: int
     format: int

@@ -41,7 +41,7 @@ def split_input(task: TaskSpec, load: Load = import_function) -> SplitInput:
 
     Raises:
         InputError: its options do not fit together.
-        FunctionError: a user's own connector is none, or raises.
+        FunctionError: a user's own connector is not a connector, or raises.
     """
     match task.connector:
         case "files":
@@ -79,7 +79,7 @@ def output(
 
     Raises:
         OutputError: its options do not fit together.
-        FunctionError: a user's own connector is none, or raises.
+        FunctionError: a user's own connector is not a connector, or raises.
     """
     match task.connector:
         case "files":

@@ -6,8 +6,8 @@ the rows came that its shard held. So the way of a record is found from link to 
 batch whose messages name its offset. Batches of one partition follow each other, so in each partition that a task writes, the
 offsets that messages name of one partition rise.
 
-Records of users' topics say it only if their output is told to (``kafka(..., lineage=True)``). Other programs write to such a
-topic, too, so there the text begins with the job and the task.
+Records of users' topics say it only if the job has their output do so (``kafka(..., lineage=True)``). Other programs write to
+such a topic, too, so there the text begins with the job and the task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LONGEST = 1_500
-"""Bytes of the text. Of a batch that has read so many partitions that it would be longer, nothing is said."""
+"""Bytes of the text. A batch that has read so many partitions that it would be longer has none."""
 
 
 class Span(NamedTuple):
@@ -26,7 +26,7 @@ class Span(NamedTuple):
     start: int
     end: int
     since: int | None = None
-    """Of a result of windows or a join: it may be made of rows from here on, up to before ``end``. None: it is no such result."""
+    """Of a result of windows or a join: it may be made of rows from here on, up to before ``end``. None: it is not one."""
 
 
 class Origin(NamedTuple):

@@ -8,7 +8,7 @@ transaction has committed.
 
 - After an abort the numbers go back, and the chain stays the same: nothing of the transaction is visible. If it were
   visible after all, its rows would be there twice, and so would its numbers.
-- After an outcome that is unknown, the producer is given up, and the next one has the next life. Whether the transaction
+- After an outcome that is unknown, the peer gives the producer up, and the next one has the next life. Whether the transaction
   was committed or not, no number of the old chain is missing or used again.
 - Messages that an output with positions of its own keeps (the outbox) get their numbers when they are written to Kafka,
   from the peer that writes them.

@@ -25,7 +25,7 @@ from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, k
 from sardonyx.core.text import listed, plural
 
 _KINDS: frozenset[DifferenceKind] = frozenset({"function", "share", "doc"})
-"""Of these kinds any field may change."""
+"""The kinds of differences of which any field may change."""
 _FIELDS = frozenset(
     {
         *("failure_limit", "max_backlog", "keep", "tags", "next_partitions"),

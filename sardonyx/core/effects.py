@@ -24,7 +24,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeletePulse(msgspec.Struct, frozen=True):
-    """Take a revoked peer's pulse away, if it is still there; its session may be alive, but it is no peer any more."""
+    """Take a revoked peer's pulse away, if it is still there; its session may be alive, but it is not a peer any more."""
 
     peer: str
 

@@ -2,7 +2,8 @@
 
 The coordinator decides on one event after the other; each has its number ``n`` in the log. Peers and clients request an event
 by writing its wire form to ``/inbox``. The coordinator itself makes the others, from a pulse, a timer or a completed effect.
-Time and ids are stamped into an event before it is logged, so a replay gives the same decisions.
+Time and ids are stamped into an event before it is logged, so a replay gives the same decisions. The set is closed, so this one
+module holds all of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What follows from a job's spec alone: which tasks run, over which links, in which order. Pure.
 
 A link is an edge of the graph with a Kafka topic on it. A Kafka topic at the end of a job is already a queue. Sardonyx
-therefore binds it in place as the link, and the task that names it does not run unless it has work to do. See
-:func:`graph_of`. Every task that runs (a :class:`Stage`) reads from links only. An input task whose connector is not
+therefore binds it in place as the link (:mod:`sardonyx.core.in_place`), and the task that names it does not run unless it has
+work to do. Every task that runs (a :class:`Stage`) reads from links only. An input task whose connector is not
 Kafka reads a link of its own, which holds the list of its splits.
 """
 
@@ -16,12 +16,12 @@ import msgspec
 from msgspec.structs import replace
 
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.in_place import bound_in_place
 from sardonyx.core.reach import Reach
 from sardonyx.core.row_times import row_times, time_of, time_over
 from sardonyx.core.spec import (
     CycleSpec,
     JobSpec,
-    OnError,
     Route,
     TaskSpec,
     database_of,
@@ -158,6 +158,11 @@ class Stage(msgspec.Struct, frozen=True):
         return self.fused[-1] if self.fused else self.task
 
     @property
+    def functions(self) -> list[TaskSpec]:
+        """Those of its tasks that have a function, in their order."""
+        return [task for task in (self.task, *self.fused) if task.fn is not None]
+
+    @property
     def goes_on_at_rest(self) -> bool:
         """Whether its clock goes on with the machine's when all that it reads is idle."""
         times = [link.time for link in self.ingress]
@@ -261,20 +266,10 @@ def order_of(spec: JobSpec) -> list[str]:
 def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     """Turn a valid spec into stages and links.
 
-    A Kafka input without a function is bound in place, unless Sardonyx must look at its rows before it distributes
-    them.
-    That is so if a later task groups them, puts them into windows or keeps a state for their keys, if an edge out of the input
-    has a condition, or if the input itself has ``on_error`` or a lifecycle. A Kafka output without a function is bound in place,
-    unless it groups, has a lifecycle or is ``independent``, as is one with ``on_error``.
-    An output with ``end_marker`` that several tasks write to runs, too, because only then one task knows the end of all rows.
-    So does one of two with different ``key_partitioner`` after the same task, because its client can have only one.
-    Directly after a bound input the output runs and copies the rows, because no other task would. Conditions on edges
-    into
-    an output do not affect it: the task that writes evaluates them.
+    :mod:`sardonyx.core.in_place` says which topics are bound in place.
 
-    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place, there is no queue of
-    ours
-    between them anyway.
+    A task with ``fuse`` is a part of the stage before it. If one of the two is bound in place, there is no queue of ours between
+    them anyway.
 
     Feedback edges are internal links as well. They do not count for the order.
     """
@@ -303,7 +298,7 @@ class _Layout:
         self._reach = Reach(self._tasks, spec.edges) if spec.cycles else None
         self._durable = [task.name for task in spec.catalog if task.graph is not None and task.graph.durable]
         """Tasks whose shards send messages to each other."""
-        self._bound_in, self._bound_out = _bound(spec, self._ins, self._outs)
+        self._bound_in, self._bound_out = bound_in_place(spec, self._ins, self._outs)
         self._times = row_times(spec, self._order) if any(map(stateful, spec.catalog)) else {}
         self._every = valid_length(spec.checkpoint_every) or None
         self._rests = spec.next_partitions is not None
@@ -470,43 +465,6 @@ def _kept_beside(task: TaskSpec) -> Iterator[LinkKind]:
         yield "dead"
     if stateful(task) and database_of(task) is None:
         yield "state"
-
-
-def _bound(spec: JobSpec, ins: dict[str, list[str]], outs: dict[str, list[str]]) -> tuple[set[str], set[str]]:
-    """The inputs and the outputs that are bound in place; see :func:`graph_of`."""
-    tasks = {task.name: task for task in spec.catalog}
-
-    def stands_still(task: TaskSpec) -> bool:
-        return task.connector == "kafka" and task.fn is None and task.lifecycle is None
-
-    def looked_at(task: TaskSpec) -> bool:
-        readers = outs[task.name]
-        routed = any(replace(spec.route(task.name, reader), bounds=None) != Route() for reader in readers)
-        keyed = any(tasks[reader].group_by or stateful(tasks[reader]) for reader in readers)
-        return routed or task.on_error != OnError() or keyed
-
-    inputs = {n for n, t in tasks.items() if t.type == "input" and stands_still(t) and not looked_at(t)}
-    outputs = {
-        n
-        for n, t in tasks.items()
-        if t.type == "output"
-        and stands_still(t)
-        and not t.group_by
-        and not t.options.get("independent")
-        and not inputs.intersection(ins[n])
-        and not (t.options.get("end_marker") and len(ins[n]) > 1)
-    }
-
-    def partitioner(name: str) -> object:
-        return tasks[name].options.get("key_partitioner", "crc32")
-
-    mixed = {
-        n
-        for n in outputs
-        if partitioner(n) != "crc32"
-        and any(m in outputs and partitioner(m) != partitioner(n) for source in ins[n] for m in outs[source])
-    }
-    return inputs, outputs - mixed
 
 
 def is_endless(link: Link) -> bool:

@@ -61,9 +61,9 @@ OUT_DEGREE, SEND, ACTIVE = "out_degree", "send", "active"
 again without a message."""
 
 SUPERSTEPS = 20
-"""Of PageRank without a tolerance, and of label propagation."""
+"""The supersteps of PageRank without a tolerance, and of label propagation."""
 MOST_SUPERSTEPS = 1_000
-"""Of PageRank with a tolerance, and of programs."""
+"""The most supersteps of PageRank with a tolerance, and of programs."""
 
 _UNTIL = re.compile(r"\s*(\w+)\s*(<=|>=|==|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _COLUMN = re.compile(r"\s*([A-Za-z_]\w*)\s+(\w+)\s*")
@@ -150,7 +150,7 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     state: str | None = None
     """``program``: the columns of a vertex' state with their types, such as ``distance double, hops bigint``."""
     first: dict[str, bool | int | float | str] = {}
-    """``program``: by column of the state, what it is at first; null where nothing is said. Infinite numbers are the texts
+    """``program``: by column of the state, what it is at first; null for those that are not named. Infinite numbers are the texts
     ``inf`` and ``-inf``, since JSON has none."""
     combine: dict[str, str] = {}
     """``program``: by column of the messages, how those to one vertex become one, and the type: ``min double``."""

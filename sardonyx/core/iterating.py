@@ -28,7 +28,7 @@ class IterateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     until: str | None = None
     """It ends when this holds of an aggregate, of all groups, such as ``moved <= 1e-3``."""
     max_rounds: int | None = None
-    """After so many rounds it ends. None: after :data:`MOST_ROUNDS`."""
+    """The rounds after which it ends. None: :data:`MOST_ROUNDS`."""
     results: Literal["rows", "aggregates"] = "rows"
     """What it gives at the end: the rows with their state, or the last aggregates."""
     state_limit: int | None = None

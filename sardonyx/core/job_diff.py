@@ -93,7 +93,7 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     bounded: bool
     """Whether the old job ends by itself, so that it cannot be stopped."""
     job: list[Difference]
-    """Of the job as a whole."""
+    """The differences of the job as a whole."""
     tasks: list[TaskDiff]
     """Every task of either version: those of the new one in topological order, then those that are removed."""
     links: list[LinkDiff]
@@ -164,7 +164,7 @@ class _Face(NamedTuple):
 
     kind: str
     topic: str | None
-    """Of the user's."""
+    """Its topic, if that is the user's."""
     route: Route
     key: tuple[object, bool]
 

@@ -46,7 +46,7 @@ class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, data: bytes) -> CandidateNote:
-        """The note in a node. What is no note, as any program may write it, is taken for its name."""
+        """The note in a node. What is not a note, since any program may write there, counts as its name."""
         try:
             return msgspec.json.decode(data, type=cls)
         except UNREADABLE:

@@ -62,7 +62,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     by: list[str] = []
     """The key: columns, or one ``module:function``."""
     partitions: int | None = None
-    """Of its queue. None: it has none, or the topic is the user's."""
+    """The partitions of its queue. None: it has no queue, or the topic is the user's."""
     combined: bool = False
     """Whether rows of a key are combined before they are written."""
     feedback: bool = False

@@ -98,7 +98,7 @@ class Position(NamedTuple):
     both out if there is no room at all: None, and then nothing is known. ``checkpoints``: those of the shard, if the
     job has them. ``begins``: of a partition of a user's topic, where rows of a time are read again from
     (:mod:`sardonyx.core.going_back`). ``waits``: of a shard of a lookup, how many rows wait for the clock of the other side;
-    None: it is no lookup, or not known.
+    None: it is not a lookup, or not known.
     """
 
     offset: int

@@ -131,7 +131,7 @@ class _OnePartition:
                 why = "it has unread rows, or holds some; only a job with `lineage=True` knows which"
                 return SourceProgress(self._topic, self._number, read, None, None, tuple(unsure), why)
         least = min(bound.offset for bound in bounds)
-        everywhere = max(least, min(start, read))  # what is below is no row of this job
+        everywhere = max(least, min(start, read))  # what is below is not a row of this job
         holders = [bound for bound in bounds if bound.offset == least < read]
         names = tuple(dict.fromkeys(bound.task for bound in holders))
         return SourceProgress(

@@ -206,7 +206,7 @@ class _Walk:
         found = {link.name: self._written(link, worked) for link in states}
         found |= {link.name: self._written(link, worked, holds=holds) for link in results}
         signs = [(message, spans) for seen in found.values() for each in seen for message, spans in each.messages]
-        # A result that is made of rows that were held before is no sign that its batch has worked the record.
+        # A result that is made of rows that were held before is not a sign that its batch has worked the record.
         took = (
             (message.at, message.origin, [each for each in spans if _took(each, worked)]) for message, spans in signs
         )

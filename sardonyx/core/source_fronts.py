@@ -164,7 +164,7 @@ class Fronts:
         self._sources = sources
         self._inner = {link.topic for link in inner(stage)}
         self._offsets: dict[Partition, int] = {}
-        """Of the sources' partitions."""
+        """The offsets of the sources' partitions."""
         self._places: dict[int, set[Partition]] = {}
         """By number, the inner partitions."""
         for partition in partitions:

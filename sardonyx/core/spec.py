@@ -76,7 +76,7 @@ class OnError(
 
     retries: int = 0
     backoff: str = DEFAULT_BACKOFF
-    """Before the first run again; before each later one twice as long."""
+    """The pause before the first run again; before each later one it is twice as long."""
     then: Literal["fail", "retry_task", "skip", "dead_letter"] = "fail"
     """``fail`` ends the job with the first traceback; ``retry_task`` lets the task begin again from its committed positions,
     until it has failed more often than the job's ``failure_limit``; ``skip`` leaves the record out, counts it and shows the
@@ -97,7 +97,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     where: Where | None = None
     """The condition on a row to go this way: ``module:function``, or several with parameters; None: all rows do."""
     bounds: Bounds | None = None
-    """Of which times the rows are. Only a change at a time says it."""
+    """The times of the rows that go over it. Only a change at a time says them."""
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

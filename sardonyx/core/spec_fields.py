@@ -50,7 +50,7 @@ JOB_FIELDS: Mapping[str, DifferenceKind] = {
     "cycles": "settings",
     "doc": "doc",
 }
-"""Of a job: all but its tasks, its edges with their routes, and the hash of its code."""
+"""The fields of a job: all but its tasks, its edges with their routes, and the hash of its code."""
 
 TASK_FIELDS: Mapping[str, DifferenceKind] = {
     "type": "type",

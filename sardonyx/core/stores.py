@@ -24,7 +24,7 @@ class SqlStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 METHODS = ("__len__", "read", "scan", "apply", "clear", "close")
-"""Of a store of the user's own."""
+"""The methods of a store of the user's own."""
 
 Store = str | SqlStore
 """One of :data:`STORES`, the user's own as ``module:Class``, or a database."""

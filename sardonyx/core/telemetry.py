@@ -54,12 +54,12 @@ class BatchTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def steps_of(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Durations as they are told: rounded, and without steps that took no time."""
+    """Durations as messages hold them: rounded, and without steps that took no time."""
     return {step: round(spent, 4) for step, spent in seconds.items() if spent >= 0.00005}
 
 
 def read(value: bytes | None) -> BatchTold | None:
-    """What a message says; None if it is none of ours, or a newer release's."""
+    """What a message says; None if it is not one of ours, or a newer release's."""
     try:
         told = msgspec.json.decode(value or b"", type=BatchTold)
     except msgspec.DecodeError:

@@ -126,7 +126,7 @@ def length(text: str | int | None) -> int:
 
 
 def valid_length(text: str | int | None) -> int:
-    """The same; 0: it is no length, or none above 0. A job may come to a coordinator without having been validated."""
+    """The same; 0: it is not a length, or not above 0. A job may come to a coordinator without having been validated."""
     try:
         return max(0, length(text))
     except (ValueError, OverflowError):

@@ -397,7 +397,7 @@ def listens(pid: int, port: int) -> bool:
 def four_letters(address: str, word: str, timeout: float = 2.0, *, tls: bool = False) -> str:
     """ZooKeeper's answer to one of its four-letter words; empty if it does not answer within ``timeout`` seconds.
 
-    ``tls``: it speaks TLS. Its certificate is not checked: nothing secret is said.
+    ``tls``: it speaks TLS. Its certificate is not checked: the request holds nothing secret.
     """
     host, _, port = address.rpartition(":")
     answer = b""

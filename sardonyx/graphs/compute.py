@@ -50,7 +50,7 @@ class Computed(NamedTuple):
     moved: float = 0.0
     """PageRank: the sum of how far ranks moved in the last superstep."""
     aggregates: Mapping[str, Any] = {}
-    """Of a program: of the last superstep."""
+    """The aggregates of a program in the last superstep."""
 
 
 class _Task(NamedTuple):

@@ -66,7 +66,7 @@ class Home:
         slot = np.empty(len(by_home), np.int64)
         slot[by_home] = np.arange(len(by_home))
         self.slots: Numbers = slot[named.column(0)][order]
-        """Of the target of each edge."""
+        """The slot of the target of each edge."""
         self.targets: pa.Array = named.ids.take(pa.array(by_home))
         """The vertex of each slot."""
         self._bounds = np.searchsorted(homes[by_home], np.arange(shards + 1))

@@ -32,7 +32,7 @@ class Part(NamedTuple):
     shard: int
     shards: int
     vertices: int
-    """Of all shards."""
+    """The vertices of all shards."""
     is_text: bool
     """Whether vertices are texts."""
 

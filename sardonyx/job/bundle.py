@@ -88,7 +88,7 @@ def reached(root: Path, names: Iterable[str]) -> set[str]:
     """The top-level names of the modules and packages in ``root`` that a job needs: what it names, and what these import. A
     package counts as a whole.
 
-    What a module may import is told by its text: by statements, and by texts such as ``"helpers:fn"``. If one of them imports
+    The text of a module tells what it may import: by statements, and by texts such as ``"helpers:fn"``. If one of them imports
     by names that it computes, all modules are needed.
 
     Args:

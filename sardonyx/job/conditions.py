@@ -48,7 +48,7 @@ def condition_data(given: object, named: Callable[[object], str]) -> str | dict[
         named: gives the name of a function.
 
     Raises:
-        TypeError: it is no condition, or a ``partial`` fixes arguments by their position.
+        TypeError: it is not a condition, or a ``partial`` fixes arguments by their position.
     """
     if isinstance(given, Combined):
         parts = [condition_data(part, named) for part in given.parts]

@@ -281,7 +281,7 @@ class GraphView(Collecting):
             send: makes messages along the edges out of vertices whose state has changed. None: there are none.
             state: the columns of a vertex' state: names, and ``bigint``, ``double``, ``string`` or ``boolean``, such as
                 ``"distance double, hops bigint"``.
-            first: by column, the state at first; null where nothing is said.
+            first: by column, the state at first; null for those that are not named.
             combine: by column that ``send`` returns, how the messages to one vertex become one (``sum``, ``min``, ``max`` or
                 ``collect``), and their type: ``{"via": "min double"}``.
             aggregate: by column that ``update`` returns besides the state, how the values of all vertices become one: ``sum``,
@@ -333,7 +333,7 @@ class GraphView(Collecting):
 
 
 def _name(side: object) -> Any:
-    """The name of a task; the builder says if it is none."""
+    """The name of a task; the builder reports what is not a task."""
     task = getattr(side, "task", side)
     return getattr(task, "name", task)
 

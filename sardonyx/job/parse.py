@@ -83,7 +83,7 @@ def read(data: object, base: Path | None = None) -> tuple[JobSpec, list[Sardonyx
 
 
 def unread_workflow(problems: list[SardonyxError]) -> bool:
-    """Whether a part of the workflow could not be read, so that what it leaves out is no mistake of its own."""
+    """Whether a part of the workflow could not be read, so that what it leaves out is not a mistake of its own."""
     return any(problem.where.get("field") == "workflow" for problem in problems)
 
 

@@ -86,7 +86,7 @@ def fields_of(
 
 
 def _choice(kind: Any) -> str:
-    """The words that a field may hold; empty if it is no choice of words."""
+    """The words that a field may hold; empty if it is not a choice of words."""
     return listed(_words(kind), last="or")
 
 

@@ -143,7 +143,7 @@ class Relations(Collecting):
         What is not listed is as for :meth:`join`.
 
         - ``by``: the columns that make a row a repeat of another.
-        - ``within``: rows whose times are further apart are no repeats; None: a key is remembered for all time.
+        - ``within``: rows whose times are further apart are not repeats; None: a key is remembered for all time.
         - ``time``: the column with a row's time, if it is not that of the inputs.
         """
         return self._related("distinct", name, fn, locals(), key=by, after=after)
@@ -220,7 +220,7 @@ class Relations(Collecting):
 
 
 def _name(side: object) -> object:
-    """The name of a side's task; the builder says if it is none."""
+    """The name of a side's task; the builder reports what is not a task."""
     task = getattr(side, "task", side)
     return getattr(task, "name", task)
 

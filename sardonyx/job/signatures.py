@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _PURPOSE = b"sardonyx-code-1\n"
-"""So that a signature of code is never one of anything else."""
+"""What we sign before the code, so that a signature of code is never one of anything else."""
 _NO_COMMENT = b"\0\0"
 """How a zip without a comment ends: the length of the comment."""
 _SIGNED = re.compile(rb"(..)sardonyx-signature (ed25519:[A-Za-z0-9+/]{43}=) ([A-Za-z0-9+/]{86}==)\Z", re.DOTALL)
@@ -87,7 +87,7 @@ def public_keys(signers: Iterable[str]) -> set[str]:
         for text in [each] if is_public_key(each) else _lines(Path(each)):
             try:
                 _public_key(text)
-            except ValueError as error:  # 32 bytes that are no point of the curve
+            except ValueError as error:  # 32 bytes that are not a point of the curve
                 raise _unusable(each, str(error)) from None
             found.add(text)
     return found

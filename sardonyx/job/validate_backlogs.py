@@ -43,7 +43,7 @@ def problems_of_backlogs(spec: JobSpec) -> Iterator[SardonyxError]:
             yield SardonyxError(
                 CODE,
                 f"max_backlog: the queue {name} lies within a loop, and can have no bound",
-                cause="each task of a loop waits for another one of it, so a full queue there could hold them all for ever",
+                cause="each task of a loop waits for another one of it, so a full queue there could hold them all permanently",
                 fix="bound the queues that lead into the loop",
             )
 

@@ -293,7 +293,7 @@ def _group_by(task: TaskSpec) -> Iterator[SardonyxError]:
 
 
 def _can_fail(task: TaskSpec) -> bool:
-    """Whether a record may fail in a task: in its function, as it cannot be decoded, or as its time is none."""
+    """Whether a record may fail in a task: in its function, because it cannot be decoded, or because it has no time that fits."""
     return task.fn is not None or task.time is not None or (task.type == "input" and task.connector == "kafka")
 
 

@@ -75,7 +75,7 @@ def _input(task: TaskSpec, time: TimeSpec) -> Iterator[Wrong]:
             "SX-TIME-INPUT",
             "time: since and until choose among the records of a topic by times that these keep",
             "remove since and until",
-            "other rows could not be told to be of these times when they are read",
+            "a task that reads other rows could not tell whether they are of these times",
         )
     for name in ("delay", "idle", "ahead"):
         text = getattr(time, name)

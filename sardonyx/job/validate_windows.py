@@ -23,7 +23,7 @@ from sardonyx.job.validate_stores import wrong_stores
 from sardonyx.runtime import functions as fns
 
 MOST_WINDOWS = 1_000
-"""In so many overlapping windows may a row be: it costs as much as so many rows."""
+"""The most overlapping windows that a row may be in: it costs as much as so many rows."""
 
 MOST_DAYS, MOST_ROWS = 100_000, 10**15
 """The greatest lengths: sums of a time and a few of them fit into 64 bits of microseconds."""
@@ -393,7 +393,7 @@ def _before(spec: JobSpec, task: TaskSpec, window: WindowSpec, after: TaskSpec) 
 
 
 def nothing(length: str | int | None) -> bool:
-    """Whether this is no length at all, however it is written."""
+    """Whether this is not a length at all, in any form."""
     try:
         return length is None or units.seconds(length) == 0
     except ValueError:  # another check reports it

@@ -129,7 +129,7 @@ def _merged(name: str, kind: str, before: Any, now: Any, most: int | None) -> An
     if kind == "collect":
         return [*before, *now][:most]
     if kind in ("min", "max"):
-        if before != before or now != now:  # NaN is no value here, as in a window  # noqa: PLR0124
+        if before != before or now != now:  # NaN is not a value here, as in a window  # noqa: PLR0124
             return now if before != before else before  # noqa: PLR0124
         return (min if kind == "min" else max)(before, now)
     return _added(name, before, now)

@@ -26,7 +26,7 @@ class Chained(NamedTuple):
     joins: bool = True
     """Whether it may run in the batches of the operator before it. Others may run in its batches in any case."""
     where: str | None = None
-    """Of a filter: its condition."""
+    """The condition of a filter."""
 
 
 class Stages:

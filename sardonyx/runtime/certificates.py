@@ -23,7 +23,7 @@ def ends(settings: Settings) -> Mapping[tuple[str, ...], float]:
         if path := known.get(key):
             try:
                 found[key,] = valid_until(Path(str(path)).read_bytes())
-            except (OSError, ValueError, ImportError):  # whoever logs in with it says so
+            except (OSError, ValueError, ImportError):  # the client that logs in with it says so
                 continue
     return found
 

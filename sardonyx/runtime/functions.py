@@ -1,7 +1,7 @@
 """A user's function as data: its name for the job spec, and what it takes. Imports no Spark.
 
 A function travels as ``module:function`` and is imported again where it runs, so it must stand at the top level of a
-module. What it takes is said by the annotation of its first parameter, read without running the annotation's imports:
+module. The annotation of its first parameter says what it takes. We read it without running the annotation's imports:
 names that stand only under ``if TYPE_CHECKING:`` are looked up in the module's source.
 """
 

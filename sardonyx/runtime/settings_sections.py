@@ -153,7 +153,7 @@ class KafkaSettings(_Section):
     """``host:port,host:port``."""
     connect_timeout: Seconds = 15.0
     replication_factor: int = -1
-    """Of the topics we create; -1 leaves it to the broker."""
+    """The replication factor of the topics we create; -1 leaves it to the broker."""
     schema_registry: str | None = None
     """Address of the schema registry for topics in Avro: ``http://HOST:PORT``. Options of its client, such as its login, are
     below ``kafka.schema.registry.``.

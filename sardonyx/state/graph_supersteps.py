@@ -52,7 +52,7 @@ MARKER = "marker"
 
 
 FORMAT = 1
-"""Of the entries of a shard."""
+"""The format of the entries of a shard."""
 
 
 class Standing(msgspec.Struct):
@@ -66,7 +66,7 @@ class Standing(msgspec.Struct):
     told: dict[int, dict[int, Totals]] = {}
     """The markers that have come and are not used yet: by superstep and shard, the totals."""
     vertices: int = 0
-    """Of all shards, from superstep 2 on; as ``edges`` and ``is_text``."""
+    """The vertices of all shards, from superstep 2 on; as ``edges`` and ``is_text``."""
     edges: int = 0
     is_text: bool = False
     over: bool = False

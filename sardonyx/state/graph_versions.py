@@ -59,13 +59,13 @@ _TIME, _ORDER = "sx_time", "sx_order"
 class Timely(NamedTuple):
     """Rows of a link.
 
-    ``kind``: what they are. ``times``: of each. ``in_force``: the clock before them.
+    ``kind``: what they are. ``times``: of each. ``in_force``: the clock before them, or before each.
     """
 
     kind: bytes
     rows: pa.Table
     times: Numbers
-    in_force: int
+    in_force: int | Numbers
 
 
 class _Known(NamedTuple):
@@ -141,10 +141,9 @@ class VersionShard:
 
     def _starts(self, piece: Timely) -> Numbers:
         """The window that each row is in. A late row is in the first one that has not ended."""
-        starts = self._windows.slices(piece.times)
-        if NEVER < piece.in_force < END:
-            return np.maximum(starts, self._windows.slices(np.array([piece.in_force])))
-        return starts
+        clocks = np.broadcast_to(piece.in_force, len(piece.times))
+        known = (clocks > NEVER) & (clocks < END)
+        return self._windows.slices(np.where(known, np.maximum(piece.times, clocks), piece.times))
 
     def _add(self, state: Overlay, pieces: Sequence[Timely]) -> None:
         if not pieces:

@@ -59,7 +59,7 @@ class Work(NamedTuple):
     due: list[Due]
     """In the order in which they are due. Of the others that the store has, none may fire in this work."""
     clock: int
-    """After the batch. Timers up to it fire."""
+    """The clock after the batch. Timers up to it fire."""
     before: int
     """At the end of the input, the last clock before it; else the same."""
     bound: tuple[int, bytes, str] | None

@@ -84,7 +84,7 @@ class ShardLog:
         self._piece = piece
         self._planned: LogState | None = None
         self.undo: Mapping[int, Undo] = undo or {}
-        """Of checkpoints, when the log was read."""
+        """What leads back to checkpoints, when the log was read."""
         self.state = state or LogState()
         """As it is after the last commit."""
 
@@ -141,7 +141,7 @@ class ShardLog:
             made += self._encoded("delta", seq, name, table, None)
         if (
             undo is not None and begun is not None and under_way is None
-        ):  # what was said of it is before the log's beginning
+        ):  # what the log said of it is before its beginning
             undone = list(_undo_tables(undo.whole))
         for time, name, table in undone:
             made += self._encoded("undo", seq, name, table, None, time)

@@ -60,7 +60,7 @@ class Live(NamedTuple):
     ttl: Mapping[str, int] = {}
     """By name of the state, or ``*`` for all others: microseconds from its last write on."""
     clock: int = NEVER
-    """Of the shard. ``END``: the last clock before the end of the input counts."""
+    """The clock of the shard. ``END``: the last clock before the end of the input counts."""
 
     def __call__(self, name: str, at: int | None) -> bool:
         ttl = self.ttl.get(name, self.ttl.get(ALL_STATES))

@@ -46,7 +46,7 @@ class MemoryStore:
         """The rows in the order in which they came. Chunks grow as neighbours are merged."""
         self._rows = 0
         self._bytes = 0
-        """Of all rows, dead ones too."""
+        """The bytes of all rows, dead ones too."""
         self._whole = (0, 0)
         """Rows and bytes when no row was dead."""
         self._order: KeyOrder | None = None

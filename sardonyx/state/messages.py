@@ -126,7 +126,7 @@ def about(message: Logged, where: dict[str, object]) -> About:
         where: its topic and partition, for the error.
 
     Raises:
-        InputError: ``SX-STATE-FOREIGN``, this is no message of a state log.
+        InputError: ``SX-STATE-FOREIGN``, this is not a message of a state log.
         SetupError: ``SX-BLOCK-FORMAT``, a newer release wrote it.
     """
     said = dict(message.headers)

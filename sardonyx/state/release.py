@@ -17,7 +17,7 @@ from sardonyx.state.kinds import windows_of
 def holds_rows(task: TaskSpec) -> bool:
     """Whether a task may hold rows back that it has read: in windows, to wait for others, or until all rows are there.
 
-    A state of keys is no such thing: the function has seen the row.
+    A state of keys does not hold rows back: the function has seen the row.
     """
     if whole_of(task) is not None:
         return True
@@ -72,7 +72,7 @@ def window_release(window: WindowSpec, times: Sequence[Numbers | None], clock: i
 def relation_release(relation: RelationSpec, times: Sequence[Numbers], clock: int) -> int | None:
     """The same of joins and the like: the clock by which these rows make no result any more.
 
-    The rows of a table, and what is known of a key, are no rows that wait.
+    The rows of a table, and what is known of a key, do not wait.
     """
     if relation.kind == "distinct":
         return None

@@ -78,7 +78,7 @@ class RelationShare(Share):
             self._marks.append(None)
             self._add_waiting()
             return
-        for entry, schema in sorted(self._found.items(), key=itemgetter(0)):  # in one order, whoever reads
+        for entry, schema in sorted(self._found.items(), key=itemgetter(0)):  # in one order, whichever shard reads
             known = self._schemas.setdefault(entry[:-HEAD], [])
             if schema not in known:
                 known.append(schema)

@@ -67,7 +67,7 @@ class Signature(NamedTuple):
     states: dict[str, StateType]
     row: Takes
     timer: Takes | None
-    """Of ``on_timer``; None: there is none."""
+    """What ``on_timer`` takes; None: there is no such function."""
     declared: pa.Schema | None
     """Of functions of tables: the columns of the state."""
     ttl: int | None

@@ -54,7 +54,7 @@ class Timers:
                 the clock of the machine has. When that is, differs from run to run.
 
         Raises:
-            FunctionError: ``SX-TIMER-PAST``; ``SX-TIMER-TIME``, it is no time.
+            FunctionError: ``SX-TIMER-PAST``; ``SX-TIMER-TIME``, it is not a time.
         """
         moment = _microseconds(at, name, by)
         if self._due is not None and (by == "wall") == self._due.wall and moment <= self._due.at:

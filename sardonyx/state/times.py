@@ -31,7 +31,7 @@ class InForce(NamedTuple):
     """What is known of the clock in force before the rows of a batch."""
 
     greatest: int = NEVER
-    """Of all of them: a row before it may be late."""
+    """The greatest of all of them: a row before it may be late."""
     of_rows: Times | None = None
     """Of each row, in their order, if they come from a source with one partition: what they say depends on the log alone."""
 
@@ -89,7 +89,7 @@ def times_of(
         what: the column, for errors.
 
     Raises:
-        FunctionError: ``SX-TIME-TYPE``: values of this type are no times, or are integers and it is not known what they count.
+        FunctionError: ``SX-TIME-TYPE``: values of this type are not times, or are integers and it is not known what they count.
     """
     kind = column.type
     if kinds.is_null(kind):
@@ -221,7 +221,7 @@ def _bad_time(spec: TimeSpec, value: object, ahead: bool) -> Failure:
     return Failure(
         "SX-TIME-VALUE",
         f"column {spec.column!r} of a record holds no time: {value!r}"[:500],
-        cause="it is null, or no date that a timestamp can hold",
+        cause="it is null, or not a date that a timestamp can hold",
         fix='correct the producer, or set on_error="skip" or "dead_letter" on the input',
     )
 

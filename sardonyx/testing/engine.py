@@ -32,7 +32,7 @@ from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Cycle, Graph, Link, Stage, graph_of
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.settings import Settings, load_settings
 from sardonyx.state.times import microseconds
 from sardonyx.testing.memory import MemoryReader, SetTime, StateLog, Topics
@@ -306,7 +306,7 @@ class Engine:
 
     def assembled(self, stage: Stage, assignment: Assignment) -> PreparedTask:
         """A task as a new peer has it."""
-        spark = SparkOnDemand(self._session) if any(map(_has_function, (stage.task, *stage.fused))) else None
+        spark = SparkOnDemand(self._session) if stage.functions else None
         return assemble(
             self._settings,
             spark,
@@ -453,7 +453,3 @@ class Engine:
 def _delay(link: Link) -> int:
     spec = link.time
     return 0 if spec is None or spec.kind == "ordinal" else microseconds(spec.delay)
-
-
-def _has_function(task: TaskSpec) -> bool:
-    return task.fn is not None

@@ -75,7 +75,7 @@ class StoreSuite:
                 for limit in (None, 0, 1, 3, 100):
                     wanted = keys[low:high][: len(keys) if limit is None else limit]
                     _same(_keys(store.scan(first, before, limit)), wanted, f"scan({first!r}, {before!r}, {limit})")
-        _same(_keys(store.scan(b"a\0\0", b"aaa")), [b"aa"], "bounds that are no keys")
+        _same(_keys(store.scan(b"a\0\0", b"aaa")), [b"aa"], "bounds that are not keys")
 
     def test_a_scan_knows_what_has_changed(self) -> None:
         """Also if the least keys go and new ones come between two scans."""

@@ -56,7 +56,7 @@ class Wish(NamedTuple):
     token: str
     """The same whenever the same visitor asks for the same under the same key."""
     how: Stop = Stop()
-    """Of a stop: what becomes of what the tasks hold."""
+    """If it is a stop: what becomes of what the tasks hold."""
 
 
 class Actions:

@@ -26,9 +26,9 @@ STREAM = 5_000
 JOBS = 10
 """Jobs of which so many are kept: those that told something last. A batch takes some 800 bytes: 40 MB at most."""
 WORKED = 12.0
-"""Seconds over which it is told how many peers a task fills."""
+"""Seconds over which we count how many peers a task fills."""
 AGAIN = 5.0
-"""Seconds until the topic is looked for again."""
+"""Seconds until we look for the topic again."""
 
 
 class BatchesQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchStream(msgspec.Struct, frozen=True, kw_only=True):
-    """The last batches of all tasks of a job, in the order in which they were told."""
+    """The last batches of all tasks of a job, in the order in which peers told of them."""
 
     items: list[BatchTold]
     last: int
@@ -127,7 +127,7 @@ class KeptBatches:
             return list(reversed(known))[:most]
 
     def after(self, job: str, number: int, most: int) -> tuple[list[BatchTold], int]:
-        """The last batches of a job that were told after the one of this number, in order, and the number of the last one.
+        """The last batches of a job of which peers told after the one of this number, in order, and the number of the last one.
         A number that there was not yet is one of a process before this one: then all are given.
         """
         with self._lock:
@@ -153,7 +153,7 @@ class KeptBatches:
 
 
 class LiveBatches:
-    """Follows the telemetry topic from the first time that someone looks.
+    """Follows the telemetry topic from the first time that a user looks.
 
     Args:
         settings: of the deployment.

@@ -53,7 +53,7 @@ unpack."""
 STATES = 4
 """Past states that are kept at hand, because the same moment is asked for again and again."""
 TOLD = 1000
-"""What went wrong with a job: of more, the last so many are told."""
+"""How many incidents of a job we show: of more, the last ones."""
 
 _INCIDENTS = (PeerDied, AckTimedOut, Declined, TaskFailed, LinksFailed, LinkLost, SetAside)
 
@@ -282,7 +282,7 @@ class Book:
     def _line(self, decided: Decided, leader: str) -> Line:
         event = decided.event
         mark: Mark = "leader" if leader else ""
-        if isinstance(event, _INCIDENTS) and decided.changes:  # a late word of what has happened already is none
+        if isinstance(event, _INCIDENTS) and decided.changes:  # an event that changes nothing came late, and is not one
             mark = "incident"
         elif isinstance(event, UserEvent):
             mark = "user"

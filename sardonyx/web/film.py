@@ -29,7 +29,7 @@ from sardonyx.web.sight import Standing
 FRAMES = 200
 """Entries of a film, at most."""
 SECONDS = 0.4
-"""After which a film ends early: the answer says where it goes on."""
+"""Seconds after which a film ends early: the answer says where it goes on."""
 LEAST = 20
 """Entries of a film, at least: each question takes some time of its own."""
 KEPT = 16 << 20
@@ -73,7 +73,7 @@ class FilmFrame(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     """The request that it came from."""
     changes: list[FilmChange]
-    """Of the first frame: the whole page."""
+    """How the page differs from that of the frame before; in the first frame, the whole page."""
 
 
 class Film(msgspec.Struct, frozen=True, kw_only=True):

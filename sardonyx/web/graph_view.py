@@ -61,7 +61,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     drains_in: float | None = None
     """Seconds until all is read if it goes on like this."""
     verdict: Verdict
-    """Of the task that reads it."""
+    """The verdict of the task that reads it."""
     slowest: bool = False
     """It is on the slowest way."""
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH = 236
-"""Of a task, in pixels."""
+"""The width of a task, in pixels."""
 HEIGHT = 108
 GAP_X = 118
 """Between two layers: an edge's figures stand there."""

@@ -1,4 +1,4 @@
-"""What is unread in each partition that a task reads. Kafka is asked when someone looks, once for all who look at a time."""
+"""What is unread in each partition that a task reads. The pages ask Kafka when a user looks, once for all who look at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show of rows: those of links, and dead letters. Kafka is read when someone looks, a few looks at a time."""
+"""What the pages show of rows: those of links, and dead letters. They read Kafka when a user looks, a few looks at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PilesQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Whose dead letters."""
+    """Which job's dead letters."""
 
     job: Annotated[str, Meta(description="Only those of this job: its id, the beginning of it, or its name.")] = ""
 

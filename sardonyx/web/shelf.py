@@ -156,7 +156,7 @@ class Shelf:
         return decode_state(zlib.decompress(found[0]), self._graphs.graph)
 
     def state_before(self, n: int) -> int:
-        """After which entry that state is."""
+        """The entry after which the last state was kept at or before entry ``n``; there must be one."""
         found: int = self._asked("select max(n) from state where n <= ?", n).fetchone()[0]
         return found
 

@@ -49,7 +49,7 @@ class Targets:
         """Those that live now, by address.
 
         Raises:
-            SardonyxError: ZooKeeper does not answer. What was known is not told then: Prometheus keeps what it was told last.
+            SardonyxError: ZooKeeper does not answer. Then we do not repeat what we knew: Prometheus keeps the last answer.
         """
         with self._lock:
             standing = {node: f"{node_paths.ELECTION}/{node}" for node in self._zk.children(node_paths.ELECTION)}

@@ -1,4 +1,4 @@
-"""Few look into Kafka at a time, however many want to; and what it said is told again for a while."""
+"""Lets few look into Kafka at a time, however many want to, and repeats for a while what Kafka said."""
 
 from __future__ import annotations
 

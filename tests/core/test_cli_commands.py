@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,7 +19,8 @@ from typer.testing import CliRunner, Result
 from sardonyx.cli.app import app
 from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import Call, local
-from sardonyx.client.ids import find_job, find_peer, new_id
+from sardonyx.cli.purge_commands import _purge
+from sardonyx.client.ids import find_job, find_peer, name_taken, new_id
 from sardonyx.core.errors import SardonyxError
 from tests.waiting import PATIENCE
 
@@ -317,6 +322,27 @@ def test_ids_are_the_name_and_six_characters() -> None:
     made = {new_id("flights") for _ in range(50)}
     assert len(made) == 50
     assert all(each.startswith("flights-") and len(each) == 14 and each.rpartition("-")[2].isalnum() for each in made)
+
+
+def test_who_submits_a_name_twice_learns_what_fits() -> None:
+    """To go on from a job that does not end by itself takes one command."""
+    restart = "`sardonyx job change hits-1 SPEC --restart`"
+    assert restart in name_taken("hits-1", "hits", "running", follows=True).fix
+    assert restart not in name_taken("hits-1", "hits", "running", follows=False).fix
+
+
+def test_a_purge_waits_for_all_its_jobs_together_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [100.0], list[float]()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def await_gone(timeout: float, **_: object) -> None:
+        waits.append(timeout)
+        now[0] += 40
+
+    call: Any = SimpleNamespace(warn=lambda _: None, patience=lambda _: contextlib.nullcontext())
+    job: Any = SimpleNamespace(id="j-1", ask_purge=lambda **_: [], await_gone=await_gone)
+    assert _purge(call, 3 * [job], {}, [], with_dead_letters=False, timeout=60.0) == 3 * ["j-1"]
+    assert waits == [60.0, 20.0, 0.0]
 
 
 STOPPING = """

@@ -17,9 +17,20 @@ from typing import Any
 
 import pytest
 import rare_worlds
-from history_maker import TIMERS, History
+from history_maker import History
+from kind_history import TIMERS
 
-from coordinator.core import admission, changeset, decide, job_changes, job_events, peer_changes, scheduling, timers
+from coordinator.core import (
+    admission,
+    changeset,
+    decide,
+    follow_up,
+    job_changes,
+    job_events,
+    peer_changes,
+    scheduling,
+    timers,
+)
 from coordinator.core.explain import explain
 from coordinator.core.state import new_state
 from sardonyx.core import resuming
@@ -31,7 +42,7 @@ from sardonyx.core.events import (
 )
 from tests.sizes import ALL
 
-MODULES = [decide, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
+MODULES = [decide, follow_up, job_events, peer_changes, job_changes, changeset, scheduling, timers, admission, resuming]
 HISTORIES = 5000
 """At most; all is reached much sooner."""
 SEED = "of the core"

@@ -23,7 +23,7 @@ from sardonyx.runtime.functions import import_function
 from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import signature_of
-from sardonyx.testing import ClockedRun, engine
+from sardonyx.testing import ClockedRun
 from spark_tasks.applied import Applied, Function, NoFunction
 from tests.sizes import histories
 
@@ -107,6 +107,27 @@ def test_the_same_rows_come_out_and_are_late_however_a_topic_is_cut(
         assert outcome(run, edge=edge) == wanted
 
 
+def test_a_graph_has_the_same_versions_however_a_topic_is_cut(sardonyx_clocked: Begin, seed: int) -> None:
+    """A late row is in the first version that had not ended when it came."""
+    job = Job("cut", partitions=2)
+    schema = "a bigint, b bigint, at timestamp"
+    read = job.input("read", kafka("in", schema=schema, start="earliest"), time=event_time("at", delay="2 s"))
+    graph = job.graph("web", edges=read, source="a", target="b", window=tumbling("10 s"))
+    job.output("out", kafka("out"), after=graph.degrees("task"))
+    rows = [
+        {"a": row["n"] % 7, "b": row["n"] % 5, "at": row["at"]}
+        for row in disordered(random.Random(f"{seed}/graph"), 40)
+    ]
+    found = []
+    for cuts in ([[row] for row in rows], [rows]):
+        run = sardonyx_clocked(job)
+        for cut in cuts:
+            run.give("read", cut)
+        run.end()
+        found.append(sorted(map(repr, run.rows("out"))))
+    assert found[0] == found[1]
+
+
 def confirm(row: dict, waiting: State[int], timers: Timers, within: int = 3600) -> None:
     """Of docs/state.md: what nobody confirms within an hour is looked at."""
     if row["n"] < 0:
@@ -144,7 +165,7 @@ class Here:
 
     worked = waited = 0.0
 
-    def __init__(self, _spark: object, task: TaskSpec, _code: object, _retried: object, *, isolate: bool) -> None:
+    def __init__(self, _spark: object, task: TaskSpec, _retried: object, *, isolate: bool) -> None:
         assert task.keyed is not None
         assert not isolate
         fn = import_function(str(task.fn))
@@ -164,7 +185,7 @@ class Here:
 @pytest.fixture
 def begin(sardonyx_clocked: Begin, monkeypatch: pytest.MonkeyPatch) -> Begin:
     """As ``sardonyx_clocked``, without Spark."""
-    monkeypatch.setattr(engine, "_has_function", lambda _task: False)
+    monkeypatch.setattr(Stage, "functions", [])
     monkeypatch.setattr(preparation, "_within", lambda *given, **more: Here(*given, **more) if given[1].keyed else None)
     return sardonyx_clocked
 

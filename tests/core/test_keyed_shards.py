@@ -15,7 +15,8 @@ from test_shards import PARTITIONS, Peer, in_topic
 
 from peer.failed_records import failed_key
 from peer.keyed_operator import KeyedOperator
-from peer.shards import Planned, Shards
+from peer.shard_plans import Planned
+from peer.shards import Shards
 from queues.batch import Batch
 from sardonyx import State, Timer, Timers
 from sardonyx.core.clocks import END, NEVER

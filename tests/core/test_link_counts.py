@@ -9,7 +9,7 @@ import pytest
 
 from peer.batch_result import Result, positions_after
 from peer.provenance import Provenance
-from peer.shards import Planned, ShardCommit
+from peer.shard_plans import Planned, ShardCommit
 from queues.batch import Batch, Chunk, HeldPartition, StartingPoint
 from queues.losses import hear, totals_differ
 from queues.messages import CHAIN_HEADER, OF_HEADER, ROWS_HEADER, WRITER_HEADER, Outgoing, Records, numbered, rows_to

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from peer.relation_operator import RelationOperator, declared_columns
-from peer.shards import Planned, Shards
+from peer.shard_plans import Planned
+from peer.shards import Shards
 from peer.sinks import LinkSink
 from queues.batch import Batch
 from sardonyx.core.clocks import END, NEVER

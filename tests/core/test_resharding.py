@@ -38,6 +38,7 @@ from sardonyx import (
     tumbling,
 )
 from sardonyx.core.clocks import END, NEVER
+from sardonyx.core.graph import Stage
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec, TaskSpec, stateful
@@ -51,7 +52,6 @@ from sardonyx.state.planned import Piece
 from sardonyx.state.resharding import share_of
 from sardonyx.state.signature import signature_of
 from sardonyx.state.windows import WindowShard, entry_schema
-from sardonyx.testing import engine as running
 from sardonyx.testing.clocked import ClockedRun
 from tests.core.test_going_back import job_run, results, resumed
 from tests.sizes import histories
@@ -187,7 +187,7 @@ class _Here:
 
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_has_function", lambda _: False)
+    monkeypatch.setattr(Stage, "functions", [])
     monkeypatch.setattr(preparation, "_within", lambda _, task, *__, **___: None if task.keyed is None else _Here(task))
 
 

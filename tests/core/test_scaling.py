@@ -100,9 +100,9 @@ def test_a_job_that_is_being_changed_at_a_time_is_not_scaled() -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--task", "label", "--weight", "2"], "--weight is of the whole job"),
-        (["--batch-size", "2", "--min-peers", "1"], "--min-peers and --batch-size are of a task"),
-        (["--restart"], "--restart is of --partitions"),
+        (["--task", "label", "--weight", "2"], "--weight does not go with --task"),
+        (["--batch-size", "2", "--min-peers", "1"], "--min-peers and --batch-size need --task"),
+        (["--restart"], "--restart goes with --partitions only"),
         (["--restart", "--partitions", "2", "--weight", "2"], "--partitions does not go with --weight"),
     ],
 )

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from peer.operators import WindowOperator
-from peer.shards import Planned, Shards
+from peer.shard_plans import Planned
+from peer.shards import Shards
 from peer.state_keeper import StateTopic, TopicKeeper
 from peer.store_setup import StoreSetup
 from peer.window_split import WindowSplit

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from peer import preparation
+from peer.assignment import RunnerLost
+from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
+from sardonyx.core.notes import Assignment, LinksNote
+from sardonyx.core.spec import JobSpec, TaskSpec, encode_spec
+from sardonyx.runtime.settings import load_settings
 from spark_tasks.on_demand import SparkOnDemand
 from tests.waiting import PATIENCE, until
 
@@ -62,3 +70,46 @@ def test_a_start_that_fails_is_told_to_all_who_wait_and_tried_again() -> None:
     start.error = None
     assert spark.session() is spark.running
     assert start.count == 3
+
+
+class Dead(SparkOnDemand):
+    """Spark, whose JVM has ended."""
+
+    has_ended = True  # type: ignore[assignment]
+    running = object()  # type: ignore[assignment]
+
+
+class Nodes(dict[str, bytes]):
+    """The nodes that the preparation of a task reads."""
+
+    def read(self, path: str) -> bytes | None:
+        return self.get(path)
+
+
+def test_where_spark_has_ended_a_peer_takes_the_tasks_that_need_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks nothing of the JVM that has ended, not even to forget code that no task uses."""
+    spec = JobSpec(
+        name="j",
+        workflow=[("read", "work"), ("work", "drop")],
+        catalog=[
+            TaskSpec(name="read", type="input", connector="kafka", options={"topic": "in"}),
+            TaskSpec(name="work", type="function", fn="json:dumps"),
+            TaskSpec(name="drop", type="output", connector="blackhole"),
+        ],
+    )
+    links = msgspec.json.encode(LinksNote({}))
+    nodes: Any = Nodes({node_paths.job_spec("j-1"): encode_spec(spec), node_paths.job_links("j-1"): links})
+    asked: list[object] = []
+    monkeypatch.setattr(preparation, "free_unused", asked.append)
+    monkeypatch.setattr(preparation, "assemble", lambda _settings, spark, *_, **__: ("taken", spark))
+
+    def prepared(task: str) -> Any:
+        dead = Dead(object)  # type: ignore[arg-type]
+        return preparation.prepare(load_settings(), nodes, dead, "p", Assignment(1, "j-1", task, 0), tmp_path)
+
+    assert prepared("drop") == ("taken", None)
+    with pytest.raises(RunnerLost):
+        prepared("work")
+    assert asked == [None, None]

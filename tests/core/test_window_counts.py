@@ -8,7 +8,7 @@ import pytest
 
 from peer.batch_result import Result, positions_after
 from peer.provenance import Provenance
-from peer.shards import Planned, ShardCommit
+from peer.shard_plans import Planned, ShardCommit
 from queues.batch import Batch
 from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.graph import Stage, graph_of

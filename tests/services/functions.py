@@ -15,6 +15,7 @@ from sardonyx.job.bundle import build
 from spark_tasks.applied import Applied
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
+from spark_tasks.on_demand import SparkOnDemand, TaskSpark
 
 JOB = """
 from __future__ import annotations
@@ -176,6 +177,11 @@ def bundled(folder: Path, job: str, helpers: str, cache: Path) -> CodeBundle:
     return CodeBundle.open(bundle.data, bundle.sha256, cache)
 
 
+def on(spark: SparkSession, code: CodeBundle | None = None) -> TaskSpark:
+    """Spark for an assignment, of a session that runs."""
+    return TaskSpark(SparkOnDemand(lambda: spark), "test", code)
+
+
 class Runner:
     """Applies a function by its name."""
 
@@ -189,7 +195,7 @@ class Runner:
     def function(self, fn: str, *, skip: bool = False, **params: Any) -> TaskFunction:
         on_error = OnError(then="skip") if skip else OnError()
         task = TaskSpec(name="label", type="function", fn=f"job:{fn}", params=params, on_error=on_error)
-        return TaskFunction(lambda: self.spark, task, self.code)
+        return TaskFunction(on(self.spark, self.code), task)
 
     def fails(self, fn: str, table: pa.Table, *, skip: bool = False, **params: Any) -> FunctionError:
         with pytest.raises(FunctionError) as raised:

@@ -18,7 +18,7 @@ from sardonyx.testing import run_job
 from spark_tasks.applied import Applied
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
-from tests.services.functions import Runner, ids
+from tests.services.functions import Runner, ids, on
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
@@ -28,7 +28,7 @@ def fused(spark: SparkSession, code: CodeBundle, *fns: str, skip: bool = False) 
     """The functions of tasks named by their numbers."""
     on_error = OnError(then="skip") if skip else OnError()
     tasks = [TaskSpec(name=f"t{n}", type="function", fn=f"job:{fn}", on_error=on_error) for n, fn in enumerate(fns)]
-    return TaskFunction(lambda: spark, tasks[0], code, fused=tasks[1:])
+    return TaskFunction(on(spark, code), tasks[0], fused=tasks[1:])
 
 
 @pytest.mark.parametrize(

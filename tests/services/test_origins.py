@@ -11,6 +11,7 @@ import pytest
 from sardonyx.core.spec import OnError, TaskSpec
 from spark_tasks import apply
 from spark_tasks.apply import TaskFunction
+from tests.services.functions import on
 
 HERE = __name__
 _calls: set[int] = set()
@@ -39,7 +40,7 @@ def function(names: list[str], monkeypatch: pytest.MonkeyPatch, on_error: OnErro
     monkeypatch.setattr(apply, "SMALLEST_SLICE", 5)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=3))
     first, *fused = (TaskSpec(name=name, type="function", fn=f"{HERE}:{name}", on_error=on_error) for name in names)
-    return TaskFunction(lambda: spark, first, None, fused=fused)
+    return TaskFunction(on(spark), first, fused=fused)
 
 
 @pytest.mark.parametrize("names", [["some"], ["some", "even"], ["even", "some"]])

@@ -23,6 +23,7 @@ from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.read_splits import joined_splits, read_splits, shared_out
 from spark_tasks.worker import ReadAndDone, Share, Slice
+from tests.services.functions import on
 
 NOW = 1_795_600_000.0
 
@@ -44,9 +45,9 @@ def function(
         TaskSpec(name=f"t{n}", type="function", fn=f"job:{fn}", on_error=on_error or OnError())
         for n, fn in enumerate(fns)
     ]
-    made = TaskFunction(lambda: spark, tasks[0], code, fused=tasks[1:])
-    made._cores = cores or made._cores
-    return made
+    given = on(spark, code)
+    given.cores = cores or given.cores
+    return TaskFunction(given, tasks[0], fused=tasks[1:])
 
 
 def in_two_steps(spark: SparkSession, made: TaskFunction, connector: SplitInput, splits: Sequence[Split]) -> Applied:
@@ -195,7 +196,7 @@ def test_a_row_with_a_bad_time_reaches_no_function(spark: SparkSession, code: Co
     """The peer must leave it out first, so its batch is read before it is dealt out, and so are the batches after it."""
     task = TaskSpec(name="t", type="input", fn="job:arrow_same", time=TimeSpec(column="id", unit="s"))
     good, bad = [Split({"ids": [5, 6]}, 2), Split({"ids": [7]}, 1)], [Split({"ids": [None]}, 1)]
-    made = TaskFunction(lambda: spark, task, code)
+    made = TaskFunction(on(spark, code), task)
     read = made.read_and_apply(numbers(), good, NOW)
     assert read is not None
     assert read.applied.table == pa.table({"id": [5, 6, 7]})
@@ -203,7 +204,7 @@ def test_a_row_with_a_bad_time_reaches_no_function(spark: SparkSession, code: Co
     assert made.read_and_apply(numbers(), good, NOW) is None, "the task's rows are known to have bad times"
     far = msgspec.structs.replace(task, time=TimeSpec(column="id", unit="s", ahead="1 d"))
     assert (
-        TaskFunction(lambda: spark, far, code).read_and_apply(numbers(), [Split({"ids": [int(NOW) + 86_401]}, 1)], NOW)
+        TaskFunction(on(spark, code), far).read_and_apply(numbers(), [Split({"ids": [int(NOW) + 86_401]}, 1)], NOW)
         is None
     )
 

@@ -16,7 +16,7 @@ from sardonyx.core.spec import OnError, TaskSpec
 from spark_tasks.applied import Applied
 from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
-from tests.services.functions import Runner, bundled, ids
+from tests.services.functions import Runner, bundled, ids, on
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
@@ -55,7 +55,7 @@ def test_the_identity_changes_neither_types_nor_values(run: Runner, fn: str) -> 
 def test_without_a_function_a_batch_passes_unchanged(spark: SparkSession) -> None:
     """An input or output task without ``fn`` costs nothing."""
     table = ids(3)
-    assert TaskFunction(lambda: spark, TaskSpec(name="read", type="input"), None).apply(table) == Applied(table)
+    assert TaskFunction(on(spark), TaskSpec(name="read", type="input")).apply(table) == Applied(table)
 
 
 @pytest.mark.parametrize("fn", ["df_same", "arrow_same", "pandas_same", "row_same"])
@@ -76,7 +76,7 @@ def test_order_and_count_are_kept(run: Runner, fn: str, rows: int) -> None:
 def test_a_grouped_task_sees_its_batch_whole(run: Runner, spark: SparkSession, code: CodeBundle) -> None:
     """Rows of a key are not cut apart; without keys a large batch is cut for Spark's cores."""
     task = TaskSpec(name="count", type="function", fn="job:arrow_count", group_by=["id"])
-    whole = TaskFunction(lambda: spark, task, code).apply(ids(10_001)).table
+    whole = TaskFunction(on(spark, code), task).apply(ids(10_001)).table
     assert whole is not None
     assert whole["rows"].to_pylist() == [10_001]
     cut = run("arrow_count", ids(10_001)).table
@@ -88,9 +88,7 @@ def test_a_grouped_task_sees_its_batch_whole(run: Runner, spark: SparkSession, c
 def test_a_batch_that_does_not_raise_waits_for_nothing(fn: str, spark: SparkSession, code: CodeBundle) -> None:
     """Retries cost nothing where there is nothing to try again; had it waited, this function would have been abandoned."""
     on_error = OnError(retries=3, backoff="1 h", then="skip")
-    function = TaskFunction(
-        lambda: spark, TaskSpec(name="label", type="function", fn=f"job:{fn}", on_error=on_error), code
-    )
+    function = TaskFunction(on(spark, code), TaskSpec(name="label", type="function", fn=f"job:{fn}", on_error=on_error))
     function.abandon()
     assert function.apply(ids(10)).table.num_rows == 10
 
@@ -237,7 +235,7 @@ def test_two_jobs_of_one_name_run_side_by_side(spark: SparkSession, tmp_path: Pa
         root.mkdir()
         job = "import helpers\ndef fn(row: dict) -> dict:\n    return {'who': helpers.WHO}\n"
         code = bundled(root, job, f"WHO = {who!r}\n", tmp_path / "cache")
-        results.append(TaskFunction(lambda: spark, TaskSpec(name="t", type="function", fn="job:fn"), code))
+        results.append(TaskFunction(on(spark, code), TaskSpec(name="t", type="function", fn="job:fn")))
     for _ in range(2):
         tables = [function.apply(ids(1)).table for function in results]
         assert [table and table.to_pylist() for table in tables] == [[{"who": "one"}], [{"who": "two"}]]

@@ -28,6 +28,7 @@ from spark_tasks.apply import TaskFunction
 from spark_tasks.code import CodeBundle
 from spark_tasks.workarounds import forget_sockets
 from spark_tasks.worker_pool import on_workers
+from tests.services.functions import on
 from tests.waiting import until
 
 _LIFE = """
@@ -262,7 +263,7 @@ def test_a_daemon_does_not_grow_with_the_jobs_that_it_has_run(
         built = build(tmp_path)
         code.free_unused(spark)
         bundle = CodeBundle.open(built.data, built.sha256, tmp_path / "cache")
-        task = TaskFunction(lambda: spark, TaskSpec(name="t", type="function", fn="job:fn"), bundle)
+        task = TaskFunction(on(spark, bundle), TaskSpec(name="t", type="function", fn="job:fn"))
         (row,) = task.apply(pa.table({"n": [number]})).table.to_pylist()
         assert row["n"] == 2 * number
         counts.append(row["bundles"])

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import coordinator.core.decide
+import coordinator.core.follow_up
 import coordinator.core.job_events
 import coordinator.loop.event_log
 import coordinator.loop.intake
@@ -190,7 +191,7 @@ def _insistent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job goes on by its next spec although peers work by the one before."""
-    monkeypatch.setattr(coordinator.core.decide, "_swap_specs", _swap_at_once)
+    monkeypatch.setattr(coordinator.core.follow_up, "_swap_specs", _swap_at_once)
 
 
 def _careless(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def rows(text: bytes, width: int, wanted: Picks, dialect: Dialect) -> pa.Table:
 
     Args:
         text: whole lines.
-        width: how many columns each record must have. If one, a blank line is a record without a value; else it is none.
+        width: how many columns each record must have. If one, a blank line is a record without a value; else it is not a record.
         wanted: what to make of which columns.
         dialect: how the file is written.
 

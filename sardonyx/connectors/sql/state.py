@@ -46,7 +46,7 @@ class ShardRow(NamedTuple):
     """What the database holds of a shard beside its entries."""
 
     number: int
-    """Of its last commit."""
+    """The number of its last commit."""
     positions: dict[Partition, Position]
     owed: bytes | None
     """What that commit owed to Kafka; None: nothing."""
@@ -57,14 +57,14 @@ class ShardCommit(NamedTuple):
 
     shard: int
     number: int
-    """Of this commit. The one before it, or none if this is 1, must be the last one in the database."""
+    """The number of this commit. The one before it, or none if this is 1, must be the last one in the database."""
     positions: Mapping[Partition, Position]
-    """Of all the shard's partitions."""
+    """The positions of all the shard's partitions."""
     owed: bytes | None
     changes: Mapping[str, pa.Table]
     """By store, as :meth:`sardonyx.state.base.Store.apply` takes them."""
     schemas: Mapping[str, pa.Schema]
-    """Of all the shard's stores, each with the key first."""
+    """The schemas of all the shard's stores, each with the key first."""
 
 
 class StateDatabase:

@@ -40,7 +40,7 @@ def to_arrow(schema: Any) -> pa.Schema:
     """The columns of an Avro record.
 
     Raises:
-        ValueError: it is no record, or holds a type that a column cannot have (a union of several types, say).
+        ValueError: it is not a record, or holds a type that a column cannot have (a union of several types, say).
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise ValueError("only records have columns")
