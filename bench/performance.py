@@ -326,7 +326,7 @@ ENGINES = ("flink_sql", "bytewax_flow", "pathway_rows")
 BESIDE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("start", "chain", "latency", "trickle"), ("structured_streaming",)),
     "topic": ("structured_streaming", KAFKA_STREAMS, *ENGINES),
-    "whole": ENGINES,
+    "whole": (KAFKA_STREAMS, *ENGINES),
     "quix": ("quix_streams",),
     "limit": (KAFKA_STREAMS,),
     "window": ("structured_windows", "quix_windows", KAFKA_STREAMS, "flink_sql", "pathway_rows"),
@@ -412,6 +412,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows += found
     print()
     print(table(rows))
+    print(machine())
     return 0
 
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 
 import pyarrow as pa
-from environments import BYTEWAX, FLINK, PATHWAY, entered
+from environments import BYTEWAX, FLINK, KAFKA_STREAMS, PATHWAY, STREAMS, entered
 from performance_track import PART, Track, filter_job
 from performance_windows import explain, generated, our_windows, results
 from races import Row, race_all
 from window_figures import expected, steady
 
 BY = "key"
-OPPONENTS = {"bytewax_flow": BYTEWAX, "pathway_rows": PATHWAY, "flink_sql": FLINK}
+OPPONENTS = {"flink_sql": FLINK, KAFKA_STREAMS: STREAMS, "bytewax_flow": BYTEWAX, "pathway_rows": PATHWAY}
 
 
 def whole(track: Track, runs: int) -> list[Row]:
