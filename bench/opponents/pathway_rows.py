@@ -1,7 +1,7 @@
 """Pathway doing what our jobs do, in one process with two threads, at least once. Runs in an environment of its own.
 
-One argument: JSON with ``bootstrap``, ``topics`` (two), ``records`` to be read, ``work`` (``filter`` or ``windows``), ``by`` (of
-windows: the column of the key) and ``folder``. Says ``ready`` and ``done``.
+One argument: JSON with ``bootstrap``, ``topics`` (two), ``records`` to be read, ``work`` (``filter`` or ``windows``, by ``key``)
+and ``folder``. Says ``ready`` and ``done``. It can have no column ``id``: its rows have a ``number`` in place of that.
 """
 
 import json
@@ -22,7 +22,7 @@ last = set(range(given["records"] - PARTITIONS, given["records"]))
 
 
 class Record(pw.Schema):
-    id: int
+    number: int
     key: str
     value: float
     at: str
@@ -32,19 +32,19 @@ def counted(rows: pw.Table) -> pw.Table:
     """Rows by key and minute. A count is written again whenever it changes."""
     minute = pw.temporal.tumbling(duration=timedelta(minutes=1))
     moment = pw.this.at.dt.strptime("%Y-%m-%dT%H:%M:%S%.fZ")
-    timed = rows.select(**{given["by"]: pw.this[given["by"]]}, moment=moment)
-    windows = timed.windowby(pw.this.moment, window=minute, instance=pw.this[given["by"]]).reduce(
+    timed = rows.select(pw.this.key, moment=moment)
+    windows = timed.windowby(pw.this.moment, window=minute, instance=pw.this.key).reduce(
         key=pw.this._pw_instance,  # noqa: SLF001 - its name in Pathway's documentation
         start=pw.this._pw_window_start,  # noqa: SLF001
         hits=pw.reducers.count(),
     )
     start = pw.cast(int, pw.this.start.dt.timestamp(unit="ms"))
-    return windows.select(**{given["by"]: pw.this.key}, window_start=start, hits=pw.this.hits)
+    return windows.select(key=pw.this.key, window_start=start, hits=pw.this.hits)
 
 
 def end_when_all_are_read(row: dict, **_more: object) -> None:
     """It would read on for ever."""
-    last.discard(row["id"])
+    last.discard(row["number"])
     if not last:
         threading.Thread(target=end).start()
 
@@ -61,15 +61,16 @@ rows = pw.io.kafka.read(
     topic=source,
     schema=Record,
     format="json",
+    json_field_paths={"number": "/id"},
     autocommit_duration_ms=100,
     name="read",
 )
 if given["work"] == "filter":
-    made = rows.filter(pw.this.id % 10 != 0).select(*pw.this, doubled=pw.this.value * 2)
+    made = rows.filter(pw.this.number % 10 != 0).select(*pw.this, doubled=pw.this.value * 2)
 else:
     made = counted(rows)
 pw.io.kafka.write(made, SETTINGS | {"linger.ms": "50", "compression.type": "lz4"}, topic_name=target, format="json")
-pw.io.subscribe(rows.filter(pw.this.id >= min(last)), on_change=end_when_all_are_read)
+pw.io.subscribe(rows.filter(pw.this.number >= min(last)), on_change=end_when_all_are_read)
 print("ready", flush=True)
 pw.run(
     monitoring_level=pw.MonitoringLevel.NONE,
