@@ -100,7 +100,7 @@ test-long: $(CLASSES) ## the runs of a minute or more, one after the other: faul
 test-upgrade: $(READY) java ## the release before beside this one, under kills; needs the history of this repository: SEED=7 for the same run again
 	@SEED=$(SEED) $(BIN)/pytest -s -m upgrade tests/upgrade
 
-bench: $(READY) java ## Sardonyx beside Structured Streaming, Kafka Streams, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
+bench: $(READY) java ## Sardonyx beside Structured Streaming, Kafka Streams, Flink, Bytewax, Pathway, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
 	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 

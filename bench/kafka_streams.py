@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import shutil
-import subprocess
 from pathlib import Path
+
+import maven
 
 from sardonyx.dev.kafka_jars import cache_dir
 from sardonyx.runtime.java import find_java
@@ -28,20 +28,9 @@ def left_out() -> str | None:
     """Why there is no such program here, after an attempt to build it; None: it is built."""
     if (output() / "ready").exists():
         return None
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "it is built by Maven, and there is no mvn on the PATH"
     print("building the program of Kafka Streams", flush=True)
-    built = subprocess.run(
-        [maven, "-q", "-B", "-f", PROJECT / "pom.xml", f"-Doutput={output()}", "package"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if built.returncode:
-        said = next((line for line in built.stdout.splitlines() if "ERROR" in line), "it said nothing")
-        return f"mvn package failed: {said}"
+    if why := maven.failed("-f", PROJECT / "pom.xml", f"-Doutput={output()}", "package"):
+        return why
     (output() / "ready").touch()
     return None
 

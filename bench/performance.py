@@ -5,7 +5,8 @@ runs. Each run of either side begins with nothing of its own running. What was w
 both sides. Figures go to ``bench/results/performance``; `docs/performance.md` shows them.
 
 Opponents run in environments of their own below the cache directory, made at the first run: PySpark 4.0.0 with its Kafka
-connector, and Quix Streams. The program of Kafka Streams is built there by Maven.
+connector, Quix Streams, Bytewax, Pathway and Flink. Maven builds the program of Kafka Streams there and fetches Flink's
+connector.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
+from environments import BYTEWAX, FLINK, KAFKA_STREAMS, PATHWAY, STREAMS, entered, is_left_out
 from machine import machine
 from performance_alone import cost, link, session
 from performance_chain import chain
@@ -40,24 +42,10 @@ from performance_restore import restore, standby
 from performance_scaling import scaling
 from performance_supersteps import durable
 from performance_time import clock, cost_of_time
-from performance_track import (
-    KAFKA_STREAMS,
-    RESULTS,
-    STEPS,
-    Feed,
-    Row,
-    Run,
-    Track,
-    chain_job,
-    environment,
-    filter_job,
-    opponent,
-    pass_job,
-    race,
-    raced,
-    smaller,
-)
-from performance_windows import said_left_out, window, window_wide
+from performance_track import PART, RESULTS, STEPS, Feed, Run, Track, chain_job, filter_job, opponent, pass_job, smaller
+from performance_whole import whole
+from performance_windows import explain, window, window_wide
+from races import Row, race, race_all, raced, table
 from topic_to_topic import PARTITIONS, create_topic, fill, services
 
 from sardonyx import Job
@@ -67,39 +55,50 @@ from sardonyx.job.load import load_job
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.services.spark_cluster import SparkCluster
 
-TOPIC, PART = "topic to topic, filter and map", 0.9
+TOPIC = "topic to topic, filter and map"
+MILLION = 1_000_000
 FEW = 10_000
 """Records, where it is the start that counts."""
-
-
-STREAMS = "Kafka Streams, exactly once, two threads"
+SPARK = "Structured Streaming, at least once"
 
 
 def topic(track: Track, runs: int) -> Sequence[Row]:
-    """Topic to topic, without and with start-up, from the same runs; and beside Kafka Streams."""
-    rows = list(
-        race(
-            [
-                Row(TOPIC, "Structured Streaming, at least once", 2),
-                Row(f"with start-up, {track.records:,} records", "Structured Streaming, with start-up", 1.5),
-            ],
-            runs,
-            lambda: both(track.ours(filter_job, PART)),
-            lambda: both(track.theirs("structured_streaming", part=PART)),
-        )
-    )
-    if not said_left_out():
-        rows.append(
-            raced(
-                TOPIC,
-                STREAMS,
-                1,
+    """Topic to topic, beside Structured Streaming without and with start-up, from the same runs of at most a million records; and
+    beside others, with all records.
+    """
+    with smaller(track, min(track.records, MILLION)) as few:
+        many = f"{few.records:,} records"
+        rows = [
+            *race(
+                [
+                    Row(f"{TOPIC}, {many}", SPARK, 3),
+                    Row(f"with start-up, {many}", "Structured Streaming, with start-up", 1.5),
+                ],
                 runs,
-                lambda: track.ours(filter_job, PART).steady,
-                lambda: track.theirs(KAFKA_STREAMS, part=PART).steady,
+                lambda: both(few.ours(filter_job, PART)),
+                lambda: both(few.theirs("structured_streaming", part=PART)),
             )
+        ]
+    beside = [
+        (
+            entered(Row(f"{TOPIC}, {track.records:,} records", against, goal), name),
+            functools.partial(filtered, track, name),
         )
+        for against, goal, name in (
+            (FLINK, 1.5, "flink_sql"),
+            (STREAMS, 1.5, KAFKA_STREAMS),
+            (BYTEWAX, 1.5, "bytewax_flow"),
+            (PATHWAY, None, "pathway_rows"),
+        )
+    ]
+    rows += race_all(runs, lambda: track.ours(filter_job, PART).steady, beside)
+    explain(track, rows, "topic", lambda where: where.completed(filter_job(where.source, where.target())))
     return rows
+
+
+def filtered(track: Track, name: str) -> float:
+    """An opponent that filters: records a second."""
+    return track.theirs(name, part=PART).steady
 
 
 def quix(track: Track, runs: int) -> Sequence[Row]:
@@ -118,19 +117,15 @@ def quix(track: Track, runs: int) -> Sequence[Row]:
 
 def limit(track: Track, runs: int) -> Sequence[Row]:
     """As little as can be done with a record, exactly once."""
-    beside = [("bare confluent-kafka, exactly once", 0.6, "bare_copy")]
-    beside += [] if said_left_out() else [(STREAMS, 1, KAFKA_STREAMS)]
-    return [
-        raced(
-            "topic to topic, unchanged",
-            against,
-            goal,
-            runs,
-            lambda: track.ours(pass_job, right=anything).steady,
-            functools.partial(passed, track, name),
-        )
-        for against, goal, name in beside
-    ]
+    beside = [("bare confluent-kafka, exactly once", 0.6, "bare_copy"), (STREAMS, 1, KAFKA_STREAMS)]
+    return race_all(
+        runs,
+        lambda: track.ours(pass_job, right=anything).steady,
+        [
+            (entered(Row("topic to topic, unchanged", against, goal), name), functools.partial(passed, track, name))
+            for against, goal, name in beside
+        ],
+    )
 
 
 def passed(track: Track, name: str) -> float:
@@ -294,6 +289,7 @@ def their_delays(track: Track, work: str, flow: Flow) -> list[float]:
 
 PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "topic": topic,
+    "whole": whole,
     "quix": quix,
     "limit": limit,
     "start": start,
@@ -323,19 +319,24 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
 }
 ALONE = {"graph"}
 """Parts that need no services."""
-RECORDS = dict.fromkeys(("topic", "window", "observed"), 4_000_000)
-"""Of parts with more than others: what others compile while they run is compiled then, and the span that counts is no second."""
+RECORDS = dict.fromkeys(("topic", "window", "lineage", "observed"), 4_000_000)
+"""Of parts with more than others: what opponents compile while they run is compiled by then, and what is measured lasts for more
+than a second or two."""
 LONG = {"slow_task"}
 """Parts that run only when they are named."""
+ENGINES = ("flink_sql", "bytewax_flow", "pathway_rows")
 BESIDE: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("topic", "start", "chain", "latency", "trickle"), ("structured_streaming",)),
+    **dict.fromkeys(("start", "chain", "latency", "trickle"), ("structured_streaming",)),
+    "topic": ("structured_streaming", KAFKA_STREAMS, *ENGINES),
+    "whole": (KAFKA_STREAMS, *ENGINES),
     "quix": ("quix_streams",),
-    "window": ("structured_windows", "quix_windows"),
+    "limit": (KAFKA_STREAMS,),
+    "window": ("structured_windows", "quix_windows", KAFKA_STREAMS, "flink_sql", "pathway_rows"),
     "window-wide": ("structured_windows",),
     "keyed": ("structured_keyed",),
     "join": ("structured_join",),
 }
-"""Opponents of a part that need environments of their own."""
+"""Opponents of a part that need more than what we have."""
 
 
 def keep(rows: Sequence[Row]) -> None:
@@ -351,7 +352,9 @@ def keep(rows: Sequence[Row]) -> None:
     figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
     path.write_text(json.dumps(figures, indent=1) + "\n")
 
-    drawn = {name: row for name, row in figures.items() if row["goal"] is not None}  # others have plots of their own
+    drawn = {
+        name: row for name, row in figures.items() if row["goal"] is not None and row["ratios"]
+    }  # others have plots of their own
     figure, axes = plt.subplots(figsize=(10, 1 + 0.45 * len(drawn)), layout="constrained")
     for place, row in enumerate(reversed(drawn.values())):
         middle, least, most = (of(row["ratios"]) for of in (statistics.median, min, max))
@@ -385,7 +388,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Sardonyx beside what one would pick instead.")
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=[name for name in PARTS if name not in LONG])
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--records", type=int, help=f"1,000,000; {RECORDS['topic']:,} of {' and '.join(RECORDS)}")
+    parser.add_argument("--records", type=int, help=f"1,000,000; {RECORDS['topic']:,} of {', '.join(RECORDS)}")
     parser.add_argument("--memory-records", type=int, default=10_000_000, help="of the part memory")
     parser.add_argument("--minutes", type=float, default=10, help="of the part slow_task")
     parser.add_argument("--peers", type=int, default=2, help="virtual peers, in one daemon")
@@ -397,8 +400,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     beside = {name for part in args.part for name in BESIDE.get(part, ())}
     for name in sorted(beside):
-        environment(name)
-    sizes = {part: args.records or RECORDS.get(part, 1_000_000) for part in args.part}
+        is_left_out(name)  # they are made before anything is measured
+    sizes = {part: args.records or RECORDS.get(part, MILLION) for part in args.part}
     with contextlib.ExitStack() as held:
         laid = held.enter_context(laid_out(sizes[args.part[0]], args.peers, beside)) if set(args.part) - ALONE else None
         tracks = {} if laid is None else {laid.records: laid}
@@ -410,8 +413,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             keep(found)  # each by itself: an hour's figures do not go with the part that fails
             rows += found
     print()
-    for row in rows:
-        print(row.line())
+    print(table(rows))
+    print(machine())
     return 0
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from performance_track import HERE, Row, Track, busy, filter_job, opponent, raced, smaller
+from performance_track import HERE, Track, busy, filter_job, opponent, smaller
 from performance_watch import PRODUCT, daemons
 from performance_windows import window_job
+from races import Row, raced
 
 from sardonyx import Job, blackhole, generator
 from sardonyx.job.load import load_job

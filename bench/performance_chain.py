@@ -6,9 +6,13 @@ import functools
 import time
 from typing import Any
 
-from performance_track import STEPS, Row, Track, chain_job, raced
+from performance_track import STEPS, Track, chain_job
 from performance_watch import daemons
+from performance_windows import explain
+from races import Row, raced
+from topic_to_topic import cpu_seconds
 
+from sardonyx import Job
 from sardonyx.job.load import load_job
 
 LARGE = 100_000
@@ -20,13 +24,13 @@ def chain(track: Track, runs: int) -> list[Row]:
     title = f"chain of {STEPS} functions"
 
     def queued(*, fuse: bool = False) -> float:
-        return chained(track, fuse=fuse)
+        return chained(track, fuse=fuse)[0]
 
     def queries() -> float:
         return track.theirs("structured_streaming", work="chain", right=stepped).through
 
-    return [
-        raced(title, f"{STEPS} chained queries of Structured Streaming", 3, runs, queued, queries),
+    rows = [
+        raced(title, f"{STEPS} chained queries of Structured Streaming", 8, runs, queued, queries),
         raced(
             f"{title}, fused",
             "the same with a queue between each two",
@@ -36,10 +40,17 @@ def chain(track: Track, runs: int) -> list[Row]:
             queued,
         ),
     ]
+    explain(track, rows, "chain", lambda where: where.completed(large(where, where.target()), STEPS))
+    return rows
 
 
-def chained(track: Track, **options: Any) -> float:
-    """Records a second through the whole chain.
+def large(track: Track, target: str, **options: Any) -> Job:
+    """The chain with large batches."""
+    return chain_job(track.source, target, batch_size=LARGE, **options)
+
+
+def chained(track: Track, **options: Any) -> tuple[float, float]:
+    """Records a second through the whole chain, and microseconds of processor time of each.
 
     Not by the output's own speed, as elsewhere: one that comes in a few large batches, each behind all steps before it, would
     seem to be as fast as its last step.
@@ -51,13 +62,14 @@ def chained(track: Track, **options: Any) -> float:
     target = track.target()
     began = time.time()
     with daemons(track, STEPS) as found:
-        job = chain_job(track.source, target, batch_size=LARGE, **options)
-        view = found.client.submit(load_job(job)).await_completion(900)
-        ended = time.time()
+        job = load_job(large(track, target, **options))
+        worked = cpu_seconds()
+        view = found.client.submit(job).await_completion(900)
+        ended, worked = time.time(), cpu_seconds() - worked
         assert view.status == "completed", view
         first = found.batches("step0")[0]
         since = found.commits("step0").at[0] - (float(first["write_ms"]) + float(first["commit_ms"])) / 1000
-    return track.landed(target, began, ended, right=stepped, since=since).through
+    return track.landed(target, began, ended, right=stepped, since=since).through, worked / track.records * 1e6
 
 
 def stepped(row: dict[str, Any]) -> bool:

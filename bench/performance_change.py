@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 from performance_restore import until
-from performance_track import Feed, Row, Track
+from performance_track import Feed, Track
 from performance_watch import Daemons, daemons
+from races import Row
 from topic_to_topic import PARTITIONS, SCHEMA
 
 from sardonyx import Job, kafka

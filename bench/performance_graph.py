@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 from bench_graphs import r_mat
-from performance_track import Row
+from races import Row
 from scipy import sparse
 
 from sardonyx.core.graphing import GraphSpec

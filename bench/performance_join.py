@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from performance_track import Row, Track, race_all
+from performance_track import Track
 from performance_watch import daemons
 from performance_windows import committed, explain
+from races import Row, race_all
 from topic_to_topic import PARTITIONS, SCHEMA
 from window_figures import joined_rate
 

@@ -6,9 +6,10 @@ import functools
 
 import numpy as np
 import pyarrow as pa
-from performance_track import Row, Track, race_all
+from performance_track import Track
 from performance_watch import daemons
 from performance_windows import committed, explain, generated
+from races import Row, race_all
 from topic_to_topic import PARTITIONS, SCHEMA
 from window_figures import key_number, running_rate
 

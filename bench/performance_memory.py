@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from machine import machine
-from performance_track import RESULTS, Feed, Row, Track, filter_job, kept, smaller
+from performance_track import RESULTS, Feed, Track, filter_job, kept, smaller
 from performance_watch import Commits, Daemons, Memory, daemons
+from races import Row
 from topic_to_topic import SCHEMA
 
 from sardonyx import Job, blackhole, kafka

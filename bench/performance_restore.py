@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
-from performance_track import Feed, Row, Track, fill
+from performance_track import Feed, Track, fill
 from performance_watch import Daemons, daemons
+from races import Row
 from topic_to_topic import PARTITIONS, SCHEMA
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
@@ -36,7 +37,7 @@ def restore(track: Track, runs: int) -> list[Row]:
     """From SIGKILL of the peer that has the state to the first commit of the one that takes over.
 
     ZooKeeper counts a session from the last sign of life, which was up to a third of the timeout before the kill. So the
-    time less the timeout can be negative, and the ratio is that of whole times.
+    first commit can come before the timeout is over: nothing is told beyond it then, and the ratio is that of whole times.
     """
     rows = []
     limit = track.settings.zookeeper.session_timeout + SOON
@@ -126,9 +127,9 @@ def restored(track: Track, store: str, standby: int = 0) -> tuple[float, float]:
     first, whole = (min(at for at in commits if at > since) - killed for since in (killed, last))
     seconds = [line["seconds"] for line in told(heir, event)]
     way = "with a standby" if standby else "without a standby"
+    beyond = [max(took - session, 0.0) for took in (first, whole)]
     print(
-        f"  {store}, {way}: {first - session:.2f} s beyond the session, all partitions {whole - session:.2f} s;"
-        f" each took {seconds} s",
+        f"  {store}, {way}: {beyond[0]:.2f} s beyond the session, all partitions {beyond[1]:.2f} s; each took {seconds} s",
         flush=True,
     )
     return first, whole

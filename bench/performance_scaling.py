@@ -14,8 +14,9 @@ import numpy as np
 import psutil
 import pyarrow as pa
 from machine import machine
-from performance_track import RESULTS, Row, Track
+from performance_track import RESULTS, Track
 from performance_watch import Daemons, daemons
+from races import Row
 from topic_to_topic import SCHEMA, create_topic, fill
 
 from sardonyx import Job, kafka

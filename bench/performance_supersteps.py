@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from bench_graphs import r_mat
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from performance_graph import DEGREE, SCALE, graph_x
-from performance_track import Row, Track
+from performance_track import Track
 from performance_watch import Daemons, daemons
 from performance_windows import committed
+from races import Row
 from topic_to_topic import create_topic
 
 from queues import block

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
-from performance_track import Feed, Row, Track, filter_job, raced
+from performance_track import Feed, Track, filter_job
 from performance_windows import TASKS, explain, start_of
+from races import Row, raced
 from topic_to_topic import PARTITIONS, SCHEMA
 from window_figures import closed_at, miscounted
 

@@ -1,4 +1,4 @@
-"""What `bench/performance.py` races on: the broker and its data, our jobs, the opponents' processes, and a line of the table."""
+"""What `bench/performance.py` races on: the broker and its data, our jobs, the opponents' processes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import uuid
-import venv
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,12 @@ import kafka_streams
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from environments import KAFKA_STREAMS, environment, flink_jars
 from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read_back
 
 from sardonyx import Job, event_time, kafka
 from sardonyx.client.client import Client
+from sardonyx.client.views import JobView
 from sardonyx.dev.daemons import local_daemons
 from sardonyx.dev.kafka_jars import cache_dir
 from sardonyx.job.load import load_job
@@ -36,19 +35,8 @@ from sardonyx.runtime.settings import Settings
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "performance"
 """Figures and plots."""
-ENVIRONMENTS = {
-    "structured_streaming": ["pyspark==4.0.0"],
-    "structured_windows": ["pyspark==4.0.0"],
-    "structured_join": ["pyspark==4.0.0"],
-    "structured_keyed": ["pyspark==4.0.0", "pandas==2.3.3", "pyarrow==22.0.0", "protobuf==5.29.5"],
-    "quix_streams": ["quixstreams==3.28.1"],
-    "quix_windows": ["quixstreams==3.28.1"],
-    "bare_copy": [],
-    "plain_arrow": [],
-}
-"""What each opponent needs; nothing: it runs in our own environment."""
-KAFKA_STREAMS = "kafka_streams"
-"""An opponent in Java: see ``kafka_streams.py``."""
+PART = 0.9
+"""Of the records that pass the filter."""
 STEPS = 4
 """Tasks of the chain, and queries."""
 
@@ -129,7 +117,7 @@ class Run:
     steady: float
     """Records read a second, between the tenth and the ninetieth hundredth of what was written."""
     whole: float
-    """Records read a second, from the start of the first process to the end."""
+    """Records read a second, from the start of the first process until the last record is written."""
     took: float
     """Seconds of all of it."""
     through: float = 0.0
@@ -166,6 +154,13 @@ class Track:
             ended = time.time()
         assert view.status == "completed", view
         return self.landed(target, began, ended, part, right)
+
+    def completed(self, job: Job, peers: int | None = None) -> JobView:
+        """A job that has come to its end, on such daemons."""
+        with self.cluster(peers) as client:
+            view = client.submit(load_job(job)).await_completion(900)
+        assert view.status == "completed", view
+        return view
 
     @contextlib.contextmanager
     def cluster(self, peers: int | None = None) -> Iterator[Client]:
@@ -218,6 +213,7 @@ class Track:
             "threads": kafka_streams.THREADS,
             "folder": tempfile.mkdtemp(dir=self.folder),
             "ivy": str(cache_dir() / "bench" / "ivy"),
+            "jars": str(flink_jars()),
         }
 
     def _written(self, topic: str) -> int:
@@ -268,7 +264,7 @@ class Track:
         wrong = (int((found.times_seen != 0).sum()) - round(self.records * part), found.doubled, found.strangers)
         assert wrong == (0, 0, 0), f"{topic}: {wrong} too many, twice, strange"
         through = self.records / float(found.written[-1] - since) if since else 0.0
-        return Run(found.steady / part, self.records / (ended - began), ended - began, through)
+        return Run(found.steady / part, self.records / float(found.written[-1] - began), ended - began, through)
 
 
 @contextlib.contextmanager
@@ -352,96 +348,3 @@ def opponent(name: str, given: dict[str, Any]) -> Iterator[subprocess.Popen[str]
     finally:
         process.kill()
         process.wait()
-
-
-def environment(name: str) -> Path:
-    """The Python of an opponent's environment, made if it is not there."""
-    needs = ENVIRONMENTS[name]
-    if not needs:
-        return Path(sys.executable)
-    folder = cache_dir() / "bench" / "-".join(needs).replace("==", "-")
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        print(f"making the environment of {name}", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "--quiet", "install", *needs], check=True)
-        (folder / "ready").touch()
-    return python
-
-
-# The table
-
-
-@dataclass
-class Row:
-    """One line of the table. A ratio above 1 says that we are better: of rates ours to theirs, of times theirs to ours."""
-
-    bench: str
-    against: str
-    goal: float | None
-    """None: it is only reported."""
-    unit: str = "records/s"
-    ratios: list[float] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.goal is None else statistics.median(self.ratios) >= self.goal
-
-    def line(self) -> str:
-        middle = statistics.median
-        found = f"{middle(self.ratios):.2f} ({min(self.ratios):.2f} to {max(self.ratios):.2f})"
-        digits = 0 if middle(self.ours) > 100 else 1
-        beside = f"{middle(self.ours):,.{digits}f} beside {middle(self.theirs):,.{digits}f} {self.unit}"
-        goal = "" if self.goal is None else f"{self.goal:g} x"
-        said = {None: "", True: "met", False: "missed"}[self.met]
-        return f"{self.bench} | {self.against} | {goal} | {found} | {beside} | {said}"
-
-
-def raced(
-    bench: str, against: str, goal: float | None, runs: int, ours: Callable[[], float], theirs: Callable[[], float]
-) -> Row:
-    """One figure of each run: see :func:`race`."""
-    (row,) = race([Row(bench, against, goal)], runs, lambda: [ours()], lambda: [theirs()])
-    return row
-
-
-def race_all(runs: int, ours: Callable[[], float], theirs: Sequence[tuple[Row, Callable[[], float]]]) -> list[Row]:
-    """Several opponents, one after the other between two of our runs, to the mean of which each is held."""
-    before = ours()
-    for _ in range(runs):
-        figures = [run() for _, run in theirs]
-        after = ours()
-        for (row, _), figure in zip(theirs, figures, strict=True):
-            row.ours.append((before + after) / 2)
-            row.theirs.append(figure)
-            row.ratios.append(row.ours[-1] / figure)
-            told = f"{row.ours[-1]:,.0f} {figure:,.0f} {row.ratios[-1]:.2f}"
-            print(f"  {row.bench} beside {row.against}: {told}", flush=True)
-        before = after
-    for row, _ in theirs:
-        print(row.line(), flush=True)
-    return [row for row, _ in theirs]
-
-
-def race(
-    rows: Sequence[Row], runs: int, ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]]
-) -> Sequence[Row]:
-    """In turns: each of our runs is held against the mean of theirs before and after it. A run gives a figure for each row."""
-
-    def run(side: Callable[[], Sequence[float]], name: str) -> None:
-        for row, figure in zip(rows, side(), strict=True):
-            getattr(row, name).append(figure)
-
-    run(theirs, "theirs")
-    for _ in range(runs):
-        run(ours, "ours")
-        run(theirs, "theirs")
-        for row in rows:
-            row.ratios.append(2 * row.ours[-1] / (row.theirs[-1] + row.theirs[-2]))
-            figures = f"{row.ours[-1]:,.0f} {row.theirs[-1]:,.0f} {row.ratios[-1]:.2f}"
-            print(f"  {row.bench} beside {row.against}: {figures}", flush=True)
-    for row in rows:
-        print(row.line(), flush=True)
-    return rows

@@ -8,17 +8,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import kafka_streams
 import numpy as np
 import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from performance_track import KAFKA_STREAMS, RESULTS, Row, Track, race_all
+from environments import FLINK, KAFKA_STREAMS, PATHWAY, STREAMS, entered
+from performance_track import RESULTS, Track
 from performance_watch import daemons
+from races import Row, race_all
 from rich.console import Console
-from topic_to_topic import PARTITIONS, SCHEMA
+from topic_to_topic import PARTITIONS, SCHEMA, cpu_seconds
 from window_figures import Results, expected, key_number, steady
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
@@ -27,6 +28,7 @@ from sardonyx.client.views import JobView
 from sardonyx.connectors.generator import Generator
 from sardonyx.job.load import load_job
 
+SPARK = "Structured Streaming, RocksDB, at least once"
 TASKS = 3
 """Of the job, and its virtual peers: what reads, what counts, what writes."""
 
@@ -35,26 +37,20 @@ def window(track: Track, runs: int) -> list[Row]:
     """A thousand keys."""
     title = "windowed count per key"
     beside = [
-        (Row(title, "Structured Streaming, RocksDB, at least once", 2), "structured_windows"),
+        (Row(title, SPARK, 2), "structured_windows"),
         (Row(title, "Quix Streams, exactly once", 5), "quix_windows"),
+        (Row(title, STREAMS, 1.5), KAFKA_STREAMS),
+        (Row(title, f"{FLINK}, state in memory", 1.5), "flink_sql"),
+        (Row(title, f"{FLINK}, RocksDB", 1.5), "flink_sql:rocksdb"),
+        (Row(title, PATHWAY, None), "pathway_rows"),
     ]
-    if not said_left_out():
-        beside.append((Row(title, "Kafka Streams, exactly once, two threads", 1), KAFKA_STREAMS))
     return counted(track, runs, "key", beside, 200_000)
 
 
 def window_wide(track: Track, runs: int) -> list[Row]:
     """A key a row: nothing can be combined."""
-    row = Row("windowed count, a key a row", "Structured Streaming, RocksDB, at least once", 2)
+    row = Row("windowed count, a key a row", SPARK, 2)
     return counted(track, runs, "id", [(row, "structured_windows")], 100_000)
-
-
-def said_left_out() -> bool:
-    """Whether Kafka Streams is left out, which is said then."""
-    why = kafka_streams.left_out()
-    if why:
-        print(f"  Kafka Streams is left out: {why}", flush=True)
-    return why is not None
 
 
 def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]], rate: float) -> list[Row]:
@@ -62,18 +58,21 @@ def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]],
     wanted = expected(pa.concat_tables(generated(track.records)), by)
 
     def ours() -> float:
-        return steady(results(track, our_windows(track, by)[1], by), wanted, once=True)
+        return steady(results(track, our_windows(track, by).topic, by), wanted, once=True)
 
     def theirs(name: str) -> float:
-        return steady(results(track, track.finished(name, "windows", by=by), by), wanted, once=False)
+        script, _, state = name.partition(":")
+        target = track.finished(script, "windows", by=by, state=state or "hashmap")
+        return steady(results(track, target, by), wanted, once=False)
 
-    rows = race_all(runs, ours, [(row, functools.partial(theirs, name)) for row, name in beside])
-    speeds = rows[0].ours
+    sides = [(entered(row, name.partition(":")[0]), functools.partial(theirs, name)) for row, name in beside]
+    rows = race_all(runs, ours, sides)
+    speeds = max((row.ours for row in rows), key=len)
     aim = Row(rows[0].bench, "the rate that is aimed at", 1, ours=speeds, theirs=[rate] * len(speeds))
     aim.ratios = [speed / rate for speed in speeds]
     print(aim.line(), flush=True)
     rows.append(aim)
-    explain(track, rows, f"window-by-{by}", lambda where: our_windows(where, by)[0])
+    explain(track, rows, f"window-by-{by}", lambda where: our_windows(where, by).view)
     return rows
 
 
@@ -93,14 +92,26 @@ def window_job(source: str, target: str, by: str, *, lineage: bool = False) -> J
     return job
 
 
-def our_windows(track: Track, by: str, *, lineage: bool = False) -> tuple[JobView, str]:
-    """Run the job to its end; and the topic with its results."""
+class Counted(NamedTuple):
+    """A job of windows that has come to its end."""
+
+    view: JobView
+    topic: str
+    """With its results."""
+    processor: float
+    """Seconds of it that the job took, the services included if they are ours."""
+
+
+def our_windows(track: Track, by: str, *, lineage: bool = False) -> Counted:
+    """Run the job to its end."""
     target = track.target()
     with daemons(track, TASKS, quiet=True) as found:
         made = load_job(window_job(track.source, target, by, lineage=lineage))
+        worked = cpu_seconds()
         view = found.client.submit(made).await_completion(900)
+        worked = cpu_seconds() - worked
     assert view.status == "completed", view
-    return view, target
+    return Counted(view, target, worked)
 
 
 def results(track: Track, topic: str, by: str) -> Results:

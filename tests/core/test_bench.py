@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 BENCH = Path(__file__).parents[2] / "bench"
+spec = importlib.util.spec_from_file_location("races", BENCH / "races.py")
+assert spec is not None
+assert spec.loader is not None
+races = sys.modules["races"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(races)
 
 
 def test_every_script_finds_what_it_takes_from_the_product():
@@ -18,3 +24,57 @@ def test_every_script_finds_what_it_takes_from_the_product():
     found = subprocess.run(imports, cwd=BENCH, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert re.search(r", (commit \w{7,}(, changed)?|of no commit), \d{4}-", found.stdout), "what a figure is of"
+
+
+def test_a_small_cost_is_told_only_where_enough_runs_agree():
+    """Single runs that differ by a fifth say nothing about three hundredths, whatever their median is."""
+
+    def row(*ratios: float):
+        return races.Row("lineage", "without", 0.97, fine=True, ratios=list(ratios), ours=[1], theirs=[1])
+
+    assert row(1.08, 1.1, 0.9, 0.95, 1.36).verdict == "cannot be told"
+    assert row(0.5, 0.98, 0.98, 0.99, 0.99, 0.99, 1.0, 1.0, 1.9).verdict == "met", (
+        "a single run far off on either side is none"
+    )
+    assert row(0.5, 0.93, 0.94, 0.95, 0.95, 0.95, 0.96, 0.96, 1.9).verdict == "missed"
+    assert races.interval([5, 3, 9, 1, 7]) == (1, 9)
+    assert races.interval([9, 8, 7, 6, 5, 4, 3, 2, 1]) == (2, 8)
+
+
+def test_pairs_alternate_in_which_side_begins():
+    """So a machine that becomes slower from run to run favours nobody."""
+    order: list[str] = []
+
+    def run(side: str):
+        order.append(side)
+        return [float(len(order)), 60 / len(order)]
+
+    rows = [races.Row("of times", "the same", None, unit="s"), races.Row("of rates", "the same", None)]
+    races.paired(rows, 3, lambda: run("ours"), lambda: run("theirs"))
+    assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    assert rows[0].ratios == rows[1].ratios == [2 / 1, 3 / 4, 6 / 5]
+
+
+def test_an_opponent_that_fails_or_is_left_out_is_said_and_the_others_go_on(capsys):
+    def fails() -> float:
+        raise AssertionError("3 records are missing")
+
+    rows = [
+        races.Row("filter", against, goal) for against, goal in (("Flink", 1.5), ("Bytewax", 1.5), ("Pathway", None))
+    ]
+    rows += [races.Row("filter", "Kafka Streams", 1.5, gone="left out"), races.Row("filter", "Spark", 5)]
+    sides = [lambda: 100.0, fails, lambda: 300.0, fails, lambda: 200.0]
+    found = races.race_all(2, lambda: 200.0, list(zip(rows, sides, strict=True)))
+    assert [row.ratios for row in found] == [[2.0, 2.0], [], [200 / 300] * 2, [], [1.0, 1.0]]
+    said = capsys.readouterr().out
+    assert said.count("Bytewax failed, and does not run again: 3 records are missing") == 1
+    *lines, last = races.table(found).splitlines()
+    assert [row.verdict for row in found] == ["met", "failed", "", "left out", "missed"]
+    assert [line.split(" | ")[1].strip() for line in lines[2:]] == [
+        "Flink",
+        "Bytewax",
+        "Kafka Streams",
+        "Spark",
+        "Pathway",
+    ]
+    assert last == "Of 4 goals: 1 met, 1 failed, 1 left out, 1 missed"
