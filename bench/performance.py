@@ -32,6 +32,7 @@ from machine import machine
 from performance_alone import cost, link, session
 from performance_chain import chain
 from performance_change import changed
+from performance_first import first_result
 from performance_graph import graph
 from performance_join import join
 from performance_keyed import keyed
@@ -298,6 +299,7 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "trickle": trickle,
     "cluster": cluster,
     "session": session,
+    "first": first_result,
     "link": link,
     "cost": cost,
     "memory": memory,
@@ -317,8 +319,8 @@ PARTS: dict[str, Callable[[Track, int], Sequence[Row]]] = {
     "graph": graph,
     "graph-durable": durable,
 }
-ALONE = {"graph"}
-"""Parts that need no services."""
+ALONE = {"first", "graph"}
+"""Parts that need no services that run already."""
 RECORDS = dict.fromkeys(("topic", "window", "lineage", "observed"), 4_000_000)
 """Of parts with more than others: what opponents compile while they run is compiled by then, and what is measured lasts for more
 than a second or two."""

@@ -25,24 +25,25 @@ ROWS = 200_000
 """Of a batch on the link, where many rows are what is asked for; with ``batch_timeout`` long enough for as many to come."""
 
 
+def bare_spark() -> float:
+    """Seconds from the start of Python to the end of the first job of a Spark session."""
+    code = (
+        "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count(); "
+        "print('done', flush=True)"
+    )
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "done\n"
+        return time.perf_counter() - began
+
+
 def session(track: Track, runs: int) -> list[Row]:
     """From nothing to the end of a small job, beside the start of a Spark session: with a function, and of windows without one,
     for which no Spark starts.
     """
-    bare = (
-        "from pyspark.sql import SparkSession as S; S.builder.master('local[*]').getOrCreate().range(1).count(); "
-        "print('done', flush=True)"
-    )
-
-    def started() -> float:
-        began = time.perf_counter()
-        with subprocess.Popen(
-            [sys.executable, "-c", bare], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "done\n"
-            return time.perf_counter() - began
-
     row = Row(
         "start to the end of 10,000 records", "start of a bare Spark session, with a first job", 1 / 1.5, unit="s"
     )
@@ -61,7 +62,7 @@ def session(track: Track, runs: int) -> list[Row]:
             return ended - began
 
         for _ in range(runs):
-            theirs = started()
+            theirs = bare_spark()
             for each, ours in ((row, small.ours(filter_job, 0.9).took), (windows, counted())):
                 each.theirs.append(theirs)
                 each.ours.append(ours)

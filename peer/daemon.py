@@ -74,6 +74,14 @@ _IDLE = 60.0
 _REGISTERED = frozenset({"idle", "prepared", "accepted", "working"})
 """States of virtual peers that the coordinator knows."""
 
+_NEEDED = (
+    *("peer.preparation", "peer.standby_tasks", "peer.task_loop", "queues.connectivity", "queues.state_follower"),
+    # what a task uses of Kafka's client is imported at its first use
+    *("queues.audit", "queues.confirmed_end", "queues.group_clocks", "queues.marked_topics", "queues.state_topics"),
+    *("queues.topic_ids", "queues.totals", "queues.unread_rows", "spark_tasks.on_demand"),
+)
+"""Modules that import all others."""
+
 _LAST_STEPS = 30.0
 """Seconds that draining may take beyond the transaction timeout: leave the group, deregister the peers, stop Spark."""
 
@@ -419,6 +427,14 @@ def most_peers() -> int:
     return max(_AT_LEAST, min(max(32, 8 * cores), psutil.virtual_memory().total // _MEMORY))
 
 
+def import_all() -> None:
+    """Import what the daemon and its tasks need, but for Spark: it takes a second."""
+    gc_policy.keep_little()  # first: later, pyarrow is imported and clients of Kafka have threads
+    for name in _NEEDED:
+        import_module(name)
+    import_module("pandas")  # pyarrow does so when it first converts Python values: the first batch would wait
+
+
 def main(settings: Settings) -> NoReturn:
     """Run the peer daemon, for ``sardonyx peer``. It ends the process unless it raises.
 
@@ -430,10 +446,7 @@ def main(settings: Settings) -> NoReturn:
     gc_policy.keep_little()  # first: later, pyarrow is imported and clients of Kafka have threads
     settings.require("zookeeper", "kafka")
     QUOTING.records = settings.peer.quote_records
-    from queues.connectivity import check_reachable
     from sardonyx.job.signatures import public_keys
-    from spark_tasks.on_demand import SparkOnDemand
-    from spark_tasks.session import start_session
 
     if settings.peer.signers:
         public_keys(settings.peer.signers)  # to tell at once of what would have it decline every task
@@ -449,14 +462,20 @@ def main(settings: Settings) -> NoReturn:
         metrics.written_to(settings.metrics.file),
     ):
         find_java()  # Spark needs it: who lacks it is to hear of it now, and not when the first task comes
+        import_all()  # before the first task comes
+        from queues.connectivity import check_reachable
+        from spark_tasks.on_demand import SparkOnDemand
+
         check_reachable(settings)
-        spark = SparkOnDemand(lambda: start_session(settings.spark, folder), warm_up)
+
+        def start() -> SparkSession:
+            from spark_tasks.session import start_session  # here, since not all daemons need it
+
+            return start_session(settings.spark, folder)
+
+        spark = SparkOnDemand(start, warm_up)
         runner = SparkTaskRunner(settings, spark, folder / "code")
         threading.Thread(target=runner.keep_workers, name="workers", daemon=True).start()
-        # pyarrow imports pandas when it first converts Python values. Without this thread, the first batch would wait.
-        threading.Thread(target=import_module, args=("pandas",), name="imports", daemon=True).start()
-        import peer.task_loop  # noqa: F401 - import what tasks need before the first of them comes
-
         threading.Thread(target=gc_policy.keep_giving_back, name="memory", daemon=True).start()
         gc_policy.seldom()  # before any virtual peer exists: a batch's objects would never be freed
 

@@ -5,16 +5,18 @@ Tasks use :mod:`queues.reader` and :mod:`queues.transaction`; nothing here takes
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import topics
 from queues.admin_client import admin_client, refused
 from queues.awaited_topics import await_topics
-from queues.client import client_config, onlooker_config
+from queues.client import CLIENT_LOG, client_config, onlooker_config
 from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
@@ -65,6 +67,26 @@ def create(settings: Settings, topic: str, partitions: int, replication_factor: 
                 ) from error
             raise refused(settings, f"create topic {topic}", error.args[0], ("Create", f"topic {topic}")) from error
     await_topics(admin, settings, [topic])
+
+
+def make_quietly(
+    client: Mapping[str, Any], wanted: Mapping[str, tuple[int, Mapping[str, str]]], *, timeout: float
+) -> None:
+    """Create the topics that do not exist yet. What does not succeed within ``timeout`` seconds is left to others.
+
+    Args:
+        client: librdkafka settings.
+        wanted: the number of partitions and the settings of each, by name.
+        timeout: seconds.
+    """
+    new = [
+        NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
+        for name, (partitions, config) in wanted.items()
+    ]
+    answers = AdminClient(dict(client), logger=CLIENT_LOG).create_topics(new, request_timeout=timeout)
+    for future in answers.values():
+        with contextlib.suppress(KafkaException, TimeoutError):
+            future.result(timeout)
 
 
 def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: int) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sardonyx.client.client import JobHandle
     from sardonyx.client.views import JobView
     from sardonyx.dev.daemons import Daemons
-    from sardonyx.dev.services import Services
+    from sardonyx.dev.services import Services, Starting
     from sardonyx.job.load import LoadedJob
     from sardonyx.runtime.settings import Settings
 
@@ -118,7 +118,7 @@ def dev(
     Kafka creates no topics by itself: `sardonyx topic create` does.
     """
     from sardonyx.cli.daemons import stop_request
-    from sardonyx.dev.daemons import local_daemons
+    from sardonyx.dev.daemons import starting_daemons
 
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
@@ -128,23 +128,30 @@ def dev(
             "--cluster starts embedded services, and the addresses of others are set",
             fix="leave out --cluster, or do not set the addresses; --services-only starts embedded services in any case",
         )
+    own = services_only or not _configured(settings)
     with stop_request() as stop, contextlib.ExitStack() as stack:
-        own = services_only or not _configured(settings)
-        if own:
-            settings, services = stack.enter_context(embedded(call, settings, cluster))
-            folder = services.data_dir
-        else:
-            _require_both(settings)
-            where = (f"{key} = {settings.flat()[key]} ({settings.origins[key]})" for key in _ADDRESSES)
-            call.say(f"starting no services, because their addresses are set: {', '.join(where)}")
-            _check_reachable(call, settings)
-            services, folder = None, _log_folder(settings, stack)
-        daemons = None
-        if not services_only:
+        with stop.at_once():
+            if own:
+                starting = stack.enter_context(embedded(call, settings, cluster))
+                folder = starting.data_dir
+            else:
+                _require_both(settings)
+                where = (f"{key} = {settings.flat()[key]} ({settings.origins[key]})" for key in _ADDRESSES)
+                call.say(f"starting no services, because their addresses are set: {', '.join(where)}")
+                folder = _log_folder(settings, stack)
             count = peers or settings.peer.virtual_peers
-            daemons = stack.enter_context(local_daemons(settings, folder, virtual_peers=count, telling=not no_web))
-            _say_daemons(call, count, folder)
-        pages = None if services_only or no_web else _pages(call, settings, folder, stack)
+            daemons = None
+            if not services_only:  # they get ready while the services start
+                daemons = stack.enter_context(starting_daemons(folder, virtual_peers=count, telling=not no_web))
+            services = None
+            if own:
+                settings, services = _ready(call, starting)
+            else:
+                _check_reachable(call, settings)
+            if daemons is not None:
+                daemons.connect(settings)
+                _say_daemons(call, count, folder)
+            pages = None if services_only or no_web else _pages(call, settings, folder, stack)
         environment = folder / ENVIRONMENT if own else None
         if call.json:
             addresses = {"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers}
@@ -175,40 +182,45 @@ def run(
     """Run a job and show its results. Starts its own services if none are configured, and stops them at the end."""
     from sardonyx.cli.daemons import stop_request
     from sardonyx.cli.profile import must_be_ours, profiled, read_profile
-    from sardonyx.dev.daemons import local_daemons
+    from sardonyx.dev.daemons import starting_daemons
     from sardonyx.job.load import load
 
     wait = duration_of(timeout)
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
+    here = not _configured(settings)
     if profile:
-        must_be_ours(ours=peers is not None or not _configured(settings))
+        must_be_ours(ours=here or peers is not None)
+    if web:
+        require_installed()
     loaded = load(spec)  # before anything is started: most runs of a new job end here
     call.warn(loaded.warnings)
     with stop_request() as stop, contextlib.ExitStack() as stack:
-        embedded_here = not _configured(settings)
-        if embedded_here:
-            settings, services = stack.enter_context(embedded(call, settings))
-            folder = services.data_dir
-        else:
-            _require_both(settings)
-            _check_reachable(call, settings)
-        daemons = None
-        if embedded_here or peers is not None:
+        with stop.at_once():
+            if here:
+                starting = stack.enter_context(embedded(call, settings))
+                folder = starting.data_dir
+            else:
+                _require_both(settings)
+                folder = _log_folder(settings, stack) if web or peers is not None else Path()
             count = peers or settings.peer.virtual_peers
-            folder = folder if embedded_here else _log_folder(settings, stack)
+            daemons = None
+            if here or peers is not None:  # they get ready while the services start
+                daemons = stack.enter_context(starting_daemons(folder, virtual_peers=count, telling=web))
+            import sardonyx.client.client  # noqa: F401 - meanwhile
+
+            if here:
+                settings, _ = _ready(call, starting)
+            else:
+                _check_reachable(call, settings)
             measured = folder / "peer-metrics.json"
-            told = profiled(settings, measured) if profile else settings
-            daemons = stack.enter_context(local_daemons(told, folder, virtual_peers=count, telling=web))
-            _say_daemons(call, count, folder)
-        if web:
-            require_installed()
-            folder = folder if embedded_here or daemons is not None else _log_folder(settings, stack)
-            _pages(call, settings, folder, stack)
-        if stop.asked:  # while the services were starting
-            raise KeyboardInterrupt
+            if daemons is not None:
+                daemons.connect(profiled(settings, measured) if profile else settings)
+                _say_daemons(call, count, folder)
+            if web:
+                _pages(call, settings, folder, stack)
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
-        vanishes = embedded_here and settings.data_dir is None
+        vanishes = here and settings.data_dir is None
         times = None
         if profile and daemons is not None:
             daemons.stop()  # its last metrics are written when it ends
@@ -220,22 +232,27 @@ _ADDRESSES = ("zookeeper.hosts", "kafka.bootstrap_servers")
 
 
 @contextlib.contextmanager
-def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[tuple[Settings, Services]]:
-    """Embedded services for as long as the block runs, and settings with their addresses."""
-    from sardonyx.dev.services import embedded_services
+def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[Starting]:
+    """Embedded services, for as long as the block runs. They start in the background."""
+    from sardonyx.dev.services import starting_services
+
+    call.say("starting embedded ZooKeeper and Kafka")
+    with starting_services(settings.data_dir, servers=servers, private=True) as starting:
+        yield starting
+
+
+def _ready(call: Call, starting: Starting) -> tuple[Settings, Services]:
+    """Wait until they answer; and settings with their addresses."""
     from sardonyx.runtime.settings import load_settings
 
-    began = time.monotonic()
-    call.say("starting embedded ZooKeeper and Kafka")
-    with embedded_services(settings.data_dir, servers=servers, private=True) as services:
-        kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
-        call.say(
-            f"they are ready after {time.monotonic() - began:.1f} s; their data is in {services.data_dir} ({kept})"
-        )
-        addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
-        _write_environment(services.data_dir / ENVIRONMENT, addresses)
-        flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
-        yield load_settings(**{**flags, **addresses}), services
+    services = starting.ready()
+    kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
+    took = time.monotonic() - starting.since
+    call.say(f"they are ready after {took:.1f} s; their data is in {services.data_dir} ({kept})")
+    addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
+    _write_environment(services.data_dir / ENVIRONMENT, addresses)
+    flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
+    return load_settings(**{**flags, **addresses}), services
 
 
 class _Run:

@@ -82,12 +82,24 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
+        self._at_once = False
         self._told, self._tell = os.pipe()
 
     def wait(self, most: float) -> bool:
         """Wait for the request so many seconds; whether it has come."""
         select.select([self._told], [], [], most)
         return self.asked
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Obey the first one, too, as KeyboardInterrupt, while the block runs: nothing is there yet that must end in order."""
+        self._at_once = True
+        try:
+            if self.asked:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._at_once = False
 
     def close(self) -> None:
         os.close(self._told)
@@ -101,6 +113,8 @@ class StopRequest:
             os._exit(INTERRUPTED)
         self.asked = True
         os.write(self._tell, b"!")
+        if self._at_once:
+            raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

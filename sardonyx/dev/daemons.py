@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ _SOON = 30.0
 
 
 class Daemons:
-    """One coordinator and one peer daemon, which die with us. Made by :func:`local_daemons`."""
+    """Daemons that die with us."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[Callable[[], ChildProcess], float]] = []
@@ -39,7 +41,7 @@ class Daemons:
         return child
 
     def stop(self) -> None:
-        """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
+        """Stop them, the last one first. May be repeated."""
         for child in reversed(self._children):
             child.stop(DRAIN)
 
@@ -76,14 +78,67 @@ class Daemons:
                 )
 
 
+class LocalDaemons(Daemons):
+    """A coordinator and a peer daemon. Made by :func:`starting_daemons`."""
+
+    def __init__(self, folder: Path, *, virtual_peers: int | Literal["auto"], telling: bool) -> None:
+        super().__init__()
+        self._folder = folder
+        self._telling = telling
+        self._settings: bytes | None = None
+        self._waiting: list[int] = []
+        """Where to write to those that wait for their settings."""
+        try:
+            self.start(partial(self._begin, "coordinator"))
+            self.start(partial(self._begin, "peer", "--virtual-peers", str(virtual_peers)))
+        except BaseException:
+            self.stop()
+            raise
+
+    def connect(self, settings: Settings) -> None:
+        """Let them begin: the services that these settings name answer now. The daemons read them from a pipe."""
+        if self._telling and "metrics.telemetry" not in settings.origins:
+            metrics = settings.metrics.model_copy(update={"telemetry": True})
+            settings = settings.model_copy(update={"metrics": metrics})
+        self._settings = json.dumps(settings.environment()).encode()
+        self._tell()
+
+    def stop(self) -> None:
+        """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
+        while self._waiting:
+            os.close(self._waiting.pop())
+        super().stop()
+
+    def _begin(self, name: str, *arguments: str) -> ChildProcess:
+        read, write = os.pipe()
+        self._waiting.append(write)
+        try:
+            child = start_child(
+                [sys.executable, "-m", "sardonyx.cli.early_daemon", name, *arguments],
+                name=name,
+                log_path=self._folder / f"{name}.log",
+                stdin=read,
+            )
+        finally:
+            os.close(read)
+        if self._settings is not None:  # it is started again
+            self._tell()
+        return child
+
+    def _tell(self) -> None:
+        while self._waiting:
+            with contextlib.suppress(BrokenPipeError), os.fdopen(self._waiting.pop(), "wb") as pipe:
+                pipe.write(self._settings or b"")  # to one that has ended, of which `check` tells
+
+
 @contextlib.contextmanager
-def local_daemons(
-    settings: Settings, folder: Path, *, virtual_peers: int | Literal["auto"], telling: bool = False
-) -> Iterator[Daemons]:
-    """Run both for as long as the block runs; then peers first, so that they can still tell the coordinator.
+def starting_daemons(
+    folder: Path, *, virtual_peers: int | Literal["auto"], telling: bool = False
+) -> Iterator[LocalDaemons]:
+    """Start both for as long as the block runs. They import their code, which takes a second, and then wait for
+    :meth:`LocalDaemons.connect`. In the end peers stop first, so that they can still tell the coordinator.
 
     Args:
-        settings: what both are given, by environment: with the addresses of running services.
         folder: where ``coordinator.log`` and ``peer.log`` are written.
         virtual_peers: of the peer daemon, as in the setting.
         telling: whether it tells about its batches, unless the settings say otherwise: the pages show them.
@@ -92,21 +147,22 @@ def local_daemons(
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``: said here, and not by way of a daemon that dies of it.
     """
     find_java()
-    if telling and "metrics.telemetry" not in settings.origins:
-        settings = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"telemetry": True})})
-    daemons = Daemons()
-    commands = [("coordinator", []), ("peer", ["--virtual-peers", str(virtual_peers)])]
+    daemons = LocalDaemons(folder, virtual_peers=virtual_peers, telling=telling)
     try:
-        for name, arguments in commands:
-            daemons.start(
-                partial(
-                    start_child,
-                    [sys.executable, "-m", "sardonyx", name, *arguments],
-                    name=name,
-                    log_path=folder / f"{name}.log",
-                    env=settings.environment(),
-                )
-            )
         yield daemons
     finally:
         daemons.stop()
+
+
+@contextlib.contextmanager
+def local_daemons(settings: Settings, folder: Path, *, virtual_peers: int | Literal["auto"]) -> Iterator[LocalDaemons]:
+    """Like :func:`starting_daemons`, for services that answer already.
+
+    Args:
+        settings: what both are given: with the addresses of the services.
+        folder: as there.
+        virtual_peers: as there.
+    """
+    with starting_daemons(folder, virtual_peers=virtual_peers) as daemons:
+        daemons.connect(settings)
+        yield daemons

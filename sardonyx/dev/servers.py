@@ -1,4 +1,4 @@
-"""The server processes of the embedded services: how a ZooKeeper server and a Kafka broker are configured and started.
+"""The server processes of the embedded services: how they are started, and how a ZooKeeper server is configured.
 
 A server is started alone, or as a member of a cluster: three ZooKeeper servers, or three brokers. The members know each
 other's ports from the beginning, so :func:`start_together` chooses the ports of all before it starts one.
@@ -7,7 +7,6 @@ other's ports from the beginning, so :func:`start_together` chooses the ports of
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
 import time
@@ -16,6 +15,7 @@ from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -61,6 +61,9 @@ class Server(ABC):
         self.members: list[Server] = [self]
         """All servers of its cluster, with itself."""
         self.child: ChildProcess | None = None
+        self.abandoned = False
+        """Whether it is not to start any more. Another thread sets it, then stops the server."""
+        self.has_served = False
 
     @property
     def tls(self) -> bool:
@@ -92,7 +95,10 @@ class Server(ABC):
     def launch(self) -> None:
         """Start the process on ``ports``."""
         self.home.mkdir(parents=True, exist_ok=True)
-        self.child = start_child(self.prepare(), name=self.name, log_path=self.log_path)
+        command = self.prepare()
+        if self.abandoned:
+            raise self.error("SX-EMBEDDED-DIED", "was stopped while starting")
+        self.child = start_child(command, name=self.name, log_path=self.log_path)
 
     def wait(self) -> bool:
         """Wait until it answers. Returns False if another process took one of its ports first."""
@@ -100,16 +106,18 @@ class Server(ABC):
         if child is None:
             raise RuntimeError(f"{self.name} is not running")
         deadline = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.abandoned:
             code = child.poll()
             if code is not None:
                 if "already in use" in child.log_tail(200):
                     return False
                 raise self.error("SX-EMBEDDED-DIED", f"ended with exit code {code} while starting")
-            # The order matters: before it listens itself, another process could answer on that port.
-            if listens(child.pid, self.port) and self.serves():
+            # The order matters: before it listens itself, another process could answer on that port. To ask who listens costs
+            # more than to knock.
+            if knock(self.port) and listens(child.pid, self.port) and self.serves():
+                self.has_served = True
                 return True
-            time.sleep(0.05)
+            time.sleep(0.02)
         raise self.error("SX-EMBEDDED-SLOW", f"did not answer within {START_TIMEOUT:g} s")
 
     def kept_ports(self) -> list[int]:
@@ -175,10 +183,10 @@ def start_together(servers: Sequence[Server], *, again: bool = False) -> None:
     )
 
 
-def stop_together(servers: Sequence[Server]) -> None:
+def stop_together(servers: Sequence[Server], *, kill: bool = False) -> None:
     """Stop servers. The last broker of a cluster would wait for the others, so all are asked at the same time."""
     with ThreadPoolExecutor(len(servers), thread_name_prefix="stop") as pool:
-        list(pool.map(Server.stop, servers))
+        list(pool.map(partial(Server.stop, kill=kill), servers))
 
 
 class ZooKeeperServer(Server):
@@ -208,7 +216,7 @@ class ZooKeeperServer(Server):
             "utf-8",
         )
         users = self.login.zookeeper_java(self.home) if self.login else []
-        logging = _write_log4j(self.home)
+        logging = write_log4j(self.home)
         return [
             str(self.java.path),
             # ZooKeeper keeps the last 500 transactions in memory. Those of a busy coordinator have up to 512 KiB each.
@@ -236,145 +244,6 @@ class ZooKeeperServer(Server):
         return "Mode: " in four_letters(self.address, "srvr", tls=self.tls)
 
 
-class KafkaBroker(Server):
-    """A broker that is a controller, too. Ports: for clients, for controllers, and one for each proxy in front of it.
-
-    Args:
-        jars: the folder of Kafka's jars.
-        cluster_id: the same for all brokers of a cluster. Counts when its data directory is new.
-        advertised: ``host:port`` of each proxy in front of this broker.
-    """
-
-    kind = "kafka"
-
-    def __init__(
-        self,
-        java: Java,
-        folder: Path,
-        jars: Path,
-        cluster_id: str,
-        advertised: Sequence[str] = (),
-        number: int = 0,
-        login: Login | None = None,
-    ) -> None:
-        super().__init__(java, folder, number, login)
-        self.jars = jars
-        self.cluster_id = cluster_id
-        self.advertised = list(advertised)
-        self.wanted_ports = 2 + len(self.advertised)
-
-    @property
-    def proxied_ports(self) -> list[int]:
-        return self.ports[2:]
-
-    def prepare(self) -> list[str]:
-        config = self.home / "server.properties"
-        names = [f"PROXIED{number}" for number in range(len(self.advertised))]
-        controllers = "SASL_PLAINTEXT" if self.login else "PLAINTEXT"
-        protocol = "SASL_SSL" if self.tls else controllers
-        security = self.login.kafka_options(self.home, [_CLIENTS, *names]) if self.login else ""
-        config.touch(0o600)
-        config.write_text(
-            _BROKER.format(
-                port=self.port,
-                controller=self.ports[1],
-                node=self.number or 1,
-                voters=",".join(f"{other.number or 1}@127.0.0.1:{other.ports[1]}" for other in self.members),
-                copies=min(3, len(self.members)),
-                in_sync=min(2, len(self.members)),
-                data=self.home / "data",
-                listeners="".join(
-                    f",{n}://127.0.0.1:{port}" for n, port in zip(names, self.proxied_ports, strict=True)
-                ),
-                advertised="".join(f",{n}://{address}" for n, address in zip(names, self.advertised, strict=True)),
-                protocols=",".join(
-                    [f"CONTROLLER:{controllers}", *(f"{name}:{protocol}" for name in [_CLIENTS, *names])]
-                ),
-                clients=_CLIENTS,
-            )
-            + security,
-            "utf-8",
-        )
-        logging = _write_log4j(self.home)
-        if not (self.home / "data" / "meta.properties").exists():
-            command = self._java(logging, "-XX:+UseSerialGC")  # it runs for a second
-            users = self.login.scram_arguments() if self.login else []
-            tool = ["kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config), *users]
-            self._run_format([*command, *tool])
-        return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
-
-    def _java(self, logging: Path, *options: str) -> list[str]:
-        # Kafka's jars hold no logging backend. PySpark's log4j binding is of the same version, so Kafka logs through that.
-        spark = kafka_jars.pyspark_jars()
-        binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
-        path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
-        # The JVM's second compiler takes half of the processor in a broker's first minutes. Most embedded brokers live no longer.
-        options = (*options, "-XX:TieredStopAtLevel=1")
-        return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
-
-    def _run_format(self, command: list[str]) -> None:
-        self.child = start_child(command, name="kafka format", log_path=self.log_path)
-        try:
-            code = self.child.wait(START_TIMEOUT)
-        except TimeoutError:
-            code = self.child.kill()
-        if code != 0:
-            raise self.error("SX-EMBEDDED-DIED", f"could not format its data directory (exit code {code})")
-
-    def serves(self) -> bool:
-        from queues.connectivity import answers  # here, because `sardonyx --help` needs no Kafka client
-
-        login = self.login.kafka_client() if self.login else {}
-        return answers({"bootstrap.servers": self.address, **login}, timeout=2.0)
-
-
-_CLIENTS = "CLIENTS"
-"""Name of the listener for clients and other brokers."""
-
-_BROKER = """\
-process.roles=broker,controller
-broker.session.timeout.ms=6000
-broker.heartbeat.interval.ms=500
-node.id={node}
-controller.quorum.voters={voters}
-listeners={clients}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
-advertised.listeners={clients}://127.0.0.1:{port}{advertised}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map={protocols}
-inter.broker.listener.name={clients}
-log.dirs={data}
-auto.create.topics.enable=false
-default.replication.factor={copies}
-min.insync.replicas={in_sync}
-offsets.topic.replication.factor={copies}
-offsets.topic.num.partitions=4
-offsets.retention.minutes=525600
-transaction.state.log.replication.factor={copies}
-transaction.state.log.min.isr={in_sync}
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor={copies}
-share.coordinator.state.topic.min.isr={in_sync}
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-group.consumer.min.heartbeat.interval.ms=300
-group.consumer.heartbeat.interval.ms=500
-transaction.abort.timed.out.transaction.cleanup.interval.ms=500
-log.cleaner.dedupe.buffer.size=16777216
-log.cleaner.threads=1
-log.index.size.max.bytes=1048576
-log.segment.delete.delay.ms=1000
-log.retention.check.interval.ms=30000
-offsets.topic.segment.bytes=8388608
-transaction.state.log.segment.bytes=8388608
-num.network.threads=2
-num.io.threads=4
-background.threads=2
-"""
-# A broker that was killed may register again when its old session has ended. With these timeouts that is about as soon as it has
-# started, instead of nine seconds later. The last block keeps the broker small.
-
-
 def free_ports(count: int) -> list[int]:
     """Different loopback ports on which no process listens now."""
     with contextlib.ExitStack() as probes:
@@ -383,6 +252,12 @@ def free_ports(count: int) -> list[int]:
         for probe in held:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in held]
+
+
+def knock(port: int) -> bool:
+    """Whether any process of this machine takes connections at this port."""
+    with socket.socket() as link:
+        return link.connect_ex(("127.0.0.1", port)) == 0
 
 
 def listens(pid: int, port: int) -> bool:
@@ -421,7 +296,7 @@ def new_cluster_id() -> str:
     return "s" + urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
-def _write_log4j(folder: Path) -> Path:
+def write_log4j(folder: Path) -> Path:
     path = folder / "log4j2.properties"
     path.write_text(
         "rootLogger.level=INFO\n"

@@ -9,8 +9,9 @@ by itself, so that a mistyped name is an error; ``sardonyx topic create`` makes 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
@@ -19,8 +20,9 @@ import structlog
 from sardonyx.core.errors import SetupError
 from sardonyx.core.text import counted
 from sardonyx.dev import kafka_jars
+from sardonyx.dev.broker import KafkaBroker
 from sardonyx.dev.secured import Login, OwnUser, Secured
-from sardonyx.dev.servers import KafkaBroker, Server, ZooKeeperServer, new_cluster_id, start_together, stop_together
+from sardonyx.dev.servers import Server, ZooKeeperServer, new_cluster_id, start_together, stop_together
 from sardonyx.runtime.child_process import revived
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.temp_dirs import locked, temp_dir
@@ -85,6 +87,23 @@ class Services:
         return found
 
 
+class Starting:
+    """Services that start in the background, until :meth:`ready` returns them. Made by :func:`starting_services`."""
+
+    def __init__(self, data_dir: Path, start: Callable[[], Services]) -> None:
+        self.data_dir = data_dir
+        self.since = time.monotonic()
+        self._start = start
+
+    def ready(self) -> Services:
+        """Wait until both answer.
+
+        Raises:
+            SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
+        """
+        return self._start()
+
+
 @contextlib.contextmanager
 def embedded_services(
     data_dir: Path | str | None = None,
@@ -111,6 +130,25 @@ def embedded_services(
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-KAFKA-JAR``, ``SX-EMBEDDED-DIED``,
             ``SX-EMBEDDED-SLOW``, ``SX-EMBEDDED-DATA``.
     """
+    with starting_services(
+        data_dir, servers=servers, progress=progress, advertised=advertised, secured=secured, private=private
+    ) as starting:
+        yield starting.ready()
+
+
+@contextlib.contextmanager
+def starting_services(
+    data_dir: Path | str | None = None,
+    *,
+    servers: int = 1,
+    progress: kafka_jars.Progress | None = None,
+    advertised: Sequence[Sequence[str]] = (),
+    secured: Secured | None = None,
+    private: bool = False,
+) -> Iterator[Starting]:
+    """Like :func:`embedded_services`, for a caller that has other things to do while they start. They end with the block, also if
+    they have not started yet.
+    """
     java = find_java()
     if progress is None:
         with kafka_jars.shown_progress() as shown:
@@ -129,32 +167,62 @@ def embedded_services(
             KafkaBroker(java, folder, jars, cluster_id, [addresses[place] for addresses in advertised], number, login)
             for place, number in enumerate(numbers)
         ]
-        kinds: list[list[Server]] = [[*zookeepers], [*brokers]]
-        for members in kinds:
-            for server in members:
-                server.members = members
-        stack.callback(stop_together, [*brokers, *zookeepers])
-        with ThreadPoolExecutor(len(kinds), thread_name_prefix="start") as pool:
-            list(pool.map(start_together, kinds))
-        running = {server.name: server for members in kinds for server in members}
-        zookeeper, kafka = (",".join(server.address for server in members) for members in kinds)
-        if own is not None:
-            _close(zookeeper, own)
-        log.info("embedded_services_ready", zookeeper=zookeeper, kafka=kafka)
-        yield Services(
-            zookeeper=zookeeper,
-            kafka=kafka,
-            data_dir=folder,
-            kept=data_dir is not None,
-            pids={name: server.pid for name, server in running.items()},
-            listeners=tuple(
-                tuple(f"127.0.0.1:{broker.proxied_ports[client]}" for broker in brokers)
-                for client in range(len(advertised))
-            ),
-            login={} if own is None else own.settings(),
-            running=running,
-        )
+        every: list[Server] = [*zookeepers, *brokers]
+        for server in every:
+            server.members = [other for other in every if other.kind == server.kind]
+        pool = ThreadPoolExecutor(3, thread_name_prefix="start")
+        stack.callback(_stop, every, pool)
+
+        def zookeeper() -> str:
+            start_together(zookeepers)
+            addresses = ",".join(server.address for server in zookeepers)
+            if own is not None:
+                _close(addresses, own)
+            return addresses
+
+        def kafka() -> str:
+            start_together(brokers)
+            pool.submit(brokers[0].make_own_topics)
+            return ",".join(server.address for server in brokers)
+
+        began = [pool.submit(kafka), pool.submit(zookeeper)]
+        # What those two import when a server answers, here and meanwhile: two threads that import at once may each see half.
+        import queues.topics  # noqa: F401
+        import sardonyx.zookeeper.session  # noqa: F401
+
+        def ready() -> Services:
+            for each in as_completed(began):
+                each.result()  # what fails first is told, whatever becomes of the other
+            kafka_at, zookeeper_at = (each.result() for each in began)
+            log.info("embedded_services_ready", zookeeper=zookeeper_at, kafka=kafka_at)
+            return Services(
+                zookeeper=zookeeper_at,
+                kafka=kafka_at,
+                data_dir=folder,
+                kept=data_dir is not None,
+                pids={server.name: server.pid for server in every},
+                listeners=tuple(
+                    tuple(f"127.0.0.1:{broker.proxied_ports[client]}" for broker in brokers)
+                    for client in range(len(advertised))
+                ),
+                login={} if own is None else own.settings(),
+                running={server.name: server for server in every},
+            )
+
+        yield Starting(folder, ready)
         log.info("embedded_services_stopping", data_dir=str(folder))
+
+
+def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor) -> None:
+    """Stop servers, also those that are about to start: nothing of them outlives the folder of their data. A broker ends in order
+    only when it has started, so what has not is killed.
+    """
+    for server in servers:
+        server.abandoned = True
+    kill = not all(server.has_served for server in servers)
+    stop_together(servers, kill=kill)
+    pool.shutdown(cancel_futures=True)
+    stop_together(servers, kill=kill)  # what a thread of the pool has started meanwhile
 
 
 def _close(zookeeper: str, own: OwnUser) -> None:

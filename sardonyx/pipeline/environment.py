@@ -51,14 +51,16 @@ class Environment:
         """
 
         def start(stack: ExitStack) -> tuple[Client, Daemons | None]:
-            from sardonyx.dev.daemons import local_daemons
-            from sardonyx.dev.services import embedded_services
+            from sardonyx.dev.daemons import starting_daemons
+            from sardonyx.dev.services import starting_services
 
             _log_quietly()
-            services = stack.enter_context(embedded_services(data, private=True))
+            starting = stack.enter_context(starting_services(data, private=True))
+            daemons = stack.enter_context(starting_daemons(starting.data_dir, virtual_peers=peers))
+            services = starting.ready()
             addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
             settings = load_settings(**{**addresses, **services.login})
-            daemons = stack.enter_context(local_daemons(settings, services.data_dir, virtual_peers=peers))
+            daemons.connect(settings)
             return stack.enter_context(Client(settings=settings)), daemons
 
         return cls(start)

@@ -98,6 +98,7 @@ def start_child(
     log_path: Path | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> ChildProcess:
     """Start a process that ends with this one, at the latest.
 
@@ -107,6 +108,7 @@ def start_child(
         log_path: file that takes its output (appended); None lets it write where we write.
         env: variables in addition to ours.
         cwd: its working directory; ours if not given.
+        stdin: a descriptor that it reads as its standard input; nothing is there if not given.
 
     Raises:
         OSError: when the program cannot be started.
@@ -118,7 +120,7 @@ def start_child(
         log = log_path.open("ab") if log_path is not None else None
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(read_orders), str(write_report), *map(str, command)],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
             stderr=log,
             pass_fds=(read_orders, write_report),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from sardonyx.core.errors import SetupError
 
 MINIMUM = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_RELEASE = re.compile(r'^JAVA_VERSION="(\d+)(?:\.(\d+))?', re.MULTILINE)
+"""In the file ``release`` of a Java's directory."""
 _FIX = (
     "Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17 && export JAVA_HOME=$(brew --prefix openjdk@17)/libexec/openjdk.jdk/Contents/Home"
@@ -52,7 +55,11 @@ def find_java() -> Java:
 
 
 def _version_of(executable: str) -> int:
-    """The major version; 8 calls itself 1.8."""
+    """The major version; 8 calls itself 1.8. Its directory says it; one that does not is asked, which starts a JVM."""
+    with contextlib.suppress(OSError):
+        release = Path(executable).resolve().parent.parent / "release"
+        if match := _RELEASE.search(release.read_text("utf-8", "replace")):
+            return _major(match)
     try:
         answer = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
         said = answer.stderr + answer.stdout
@@ -67,4 +74,8 @@ def _version_of(executable: str) -> int:
             fix=_FIX,
             where={"java": executable},
         )
+    return _major(match)
+
+
+def _major(match: re.Match[str]) -> int:
     return int(match[2] or 0) if match[1] == "1" else int(match[1])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sardonyx.client.client import Client
@@ -164,6 +165,25 @@ def test_services_only_prints_one_line_and_stays_until_sigterm(tmp_path: Path) -
             assert dev.wait(180) == 0
             assert dev.stdout.read() == ""
             assert not four_letters(addresses["zookeeper"], "srvr")
+        finally:
+            dev.kill()
+
+
+def test_ctrl_c_while_services_start_ends_them_and_leaves_nothing(tmp_path: Path) -> None:
+    """Once is enough: there is no job yet. Neither processes nor the folder of their data stay."""
+    with subprocess.Popen(
+        [*SARDONYX, "dev"], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    ) as dev:
+        try:
+            until(lambda: list(tmp_path.glob("sardonyx-embedded-*/peer.log")), what="daemons that wait for services")
+            children = psutil.Process(dev.pid).children(recursive=True)
+            assert len(children) >= 4
+            dev.send_signal(signal.SIGINT)
+            assert dev.wait(180) == 130
+            assert psutil.wait_procs(children, 180)[1] == []
+            assert not list(tmp_path.glob("sardonyx-*"))
+            assert dev.stderr is not None
+            assert "Traceback" not in dev.stderr.read()
         finally:
             dev.kill()
 
