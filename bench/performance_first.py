@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from performance_alone import bare_spark
-from performance_track import Row, Track
+from performance_track import Track
+from races import Row
 
 RECORDS = 10_000
 GOAL = 3.0

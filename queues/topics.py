@@ -83,8 +83,8 @@ def make_quietly(
         NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
         for name, (partitions, config) in wanted.items()
     ]
-    answers = AdminClient(dict(client), logger=CLIENT_LOG).create_topics(new, request_timeout=timeout)
-    for future in answers.values():
+    admin = AdminClient(dict(client), logger=CLIENT_LOG)  # its end would be the end of the request
+    for future in admin.create_topics(new, request_timeout=timeout).values():
         with contextlib.suppress(KafkaException, TimeoutError):
             future.result(timeout)
 
