@@ -30,6 +30,7 @@ from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import About
 from sardonyx.state.restore import Restore
+from sardonyx.state.share import Share
 from tests.simulation.broker import Entry, Group
 from tests.simulation.broker_clients import SimStateTopic, SimWriter
 from tests.simulation.plan import Plan
@@ -343,6 +344,11 @@ def _lent_state_forgotten(patch: Patch) -> None:
     patch.setattr(JobChanges, "_keep_state", lambda *_: None)
 
 
+def _all_keys_in_each_shard(patch: Patch) -> None:
+    """With another number of partitions, each shard goes on with the keys of all others, too."""
+    patch.setattr(Share, "owns", lambda *_: True)
+
+
 # --- Loops ------------------------------------------------------------------------------------------------------------
 
 
@@ -397,6 +403,7 @@ SAFEGUARDS = [
     Safeguard(_inputs_give_rows_before_the_checkpoint, 1, going_back_plan),
     Safeguard(_read_again_from_too_late, 1, going_back_plan),
     Safeguard(_lent_state_forgotten, 1, going_back_plan),
+    Safeguard(_all_keys_in_each_shard, 4, going_back_plan),
     Safeguard(_more_comes_into_a_loop, 1, loop_plan),
     Safeguard(_rows_in_a_loop_uncounted, 2, loop_plan),
     Safeguard(_unfenced_members, 4),

@@ -14,8 +14,8 @@ from tests.simulation.simulate import drawn, played, share, world_of
 from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(24, whole=80))
-"""Half as many of other kinds, and a sixth of several jobs each. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(20, whole=80))
+"""Half as many of other kinds, and a fifth of jobs that go back. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
 SHARES = 4
 
 
@@ -28,7 +28,7 @@ def test_windows_count_each_row_once_whatever_dies(number: int, kind: str) -> No
     job is the state that the rows before its time have made. Each row of a job with a loop has come back as often as it may. Each
     row has its effect once over all jobs that go on from each other; what was given for rows after a checkpoint is given again.
     """
-    size = HISTORIES // SHARES // {"clocks": 1, "going-back": 6}.get(kind, 2)
+    size = HISTORIES // SHARES // {"clocks": 1, "going-back": 5}.get(kind, 2)
     total, failures = share(FIRST + number * size, size, kind)
     assert not failures, "\n".join(
         f"history {seed} failed (again, shrunk: make simulate SEEDS=1 FIRST={seed} KIND={kind})\n{wrong}"
