@@ -11,8 +11,9 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 
 import psutil
-from performance_track import Row, Track, filter_job, race
+from performance_track import Track, filter_job
 from performance_watch import Daemons, daemons
+from races import Row, race
 
 from sardonyx.core.errors import SardonyxError
 from sardonyx.job.load import load_job
