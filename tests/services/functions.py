@@ -177,9 +177,9 @@ def bundled(folder: Path, job: str, helpers: str, cache: Path) -> CodeBundle:
     return CodeBundle.open(bundle.data, bundle.sha256, cache)
 
 
-def on(spark: SparkSession, code: CodeBundle | None = None) -> TaskSpark:
+def on(spark: SparkSession, code: CodeBundle | None = None, group: str = "test") -> TaskSpark:
     """Spark for an assignment, of a session that runs."""
-    return TaskSpark(SparkOnDemand(lambda: spark), "test", code)
+    return TaskSpark(SparkOnDemand(lambda: spark), group, code)
 
 
 class Runner:

@@ -24,11 +24,11 @@ from tests.waiting import until
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
 
-def fused(spark: SparkSession, code: CodeBundle, *fns: str, skip: bool = False) -> TaskFunction:
+def fused(spark: SparkSession, code: CodeBundle, *fns: str, skip: bool = False, group: str = "test") -> TaskFunction:
     """The functions of tasks named by their numbers."""
     on_error = OnError(then="skip") if skip else OnError()
     tasks = [TaskSpec(name=f"t{n}", type="function", fn=f"job:{fn}", on_error=on_error) for n, fn in enumerate(fns)]
-    return TaskFunction(on(spark, code), tasks[0], fused=tasks[1:])
+    return TaskFunction(on(spark, code, group), tasks[0], fused=tasks[1:])
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,8 @@ def test_fused_functions_give_what_they_give_one_after_the_other(
 
 def test_functions_of_dataframes_become_one_plan(spark: SparkSession, code: CodeBundle) -> None:
     """Spark is asked once: it sees all of them as one expression."""
-    function = fused(spark, code, "df_late", "df_late", "df_same")
+    function = fused(spark, code, "df_late", "df_late", "df_same", group="one-plan")
     jobs = partial(spark.sparkContext.statusTracker().getJobIdsForGroup, "one-plan")
-    spark.sparkContext.setJobGroup("one-plan", "")
     for calls in (1, 2, 3):  # Spark tells of its jobs a little later, in their order
         function.apply(ids(10))
         until(lambda calls=calls: len(jobs()) >= calls, what="Spark to tell of its jobs")
