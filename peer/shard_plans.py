@@ -28,7 +28,7 @@ class ShardCommit(NamedTuple):
     closed: int
     """The clock by which everything that is due is done, and its results are out."""
     done: bool
-    """Whether this is the clock of the batch."""
+    """Whether this is the clock of the batch, and the log holds all of the state: only then may its partitions be drained."""
     held: Held | None = None
     """If the job keeps its lineage: what the shard still holds after it."""
     checkpoints: Checkpoints | None = None

@@ -230,11 +230,12 @@ class Shards:
                 since[each.number] = before_it.since
             held = self._held(shard, each, batch, closed)
             planned = shard.log.planned
-            # What another job would begin with must stand in the log of this one.
+            # What another job would begin with must stand in the log of this one, before a checkpoint or the end.
             complete = not shard.log.moves or planned.base > 0
             checkpoints = None if kept_apart is None else kept_apart.after(planned, complete=complete)
             told = None if checkpoints is None else checkpoints.known, None if shard.log.moves else answer.waits
-            found.shards.append(ShardCommit(first, planned, closed, not answer.more, held.merged, *told))
+            done = complete and not answer.more
+            found.shards.append(ShardCommit(first, planned, closed, done, held.merged, *told))
             self._planned[each.number] = shard, answer, held, checkpoints
         table = together(results) if results else pa.table({})
         late = together(lates) if lates else None

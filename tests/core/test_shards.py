@@ -29,8 +29,11 @@ from sardonyx.core.errors import FunctionError, OutputError, SardonyxError
 from sardonyx.core.graph import Link, Stage, graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.state_points import Adopted
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec, length
 from sardonyx.runtime.functions import import_function
+from sardonyx.state import log as state_log
+from sardonyx.state.adopted import AdoptedState
 from sardonyx.state.rocks import RocksStore
 from sardonyx.state.times import InForce
 from tests.plain_store import plain_store
@@ -41,9 +44,9 @@ PARTITIONS = 3
 PlainStore: Any = plain_store()
 
 
-def in_topic(stage: Stage, topic: StateTopic) -> TopicKeeper:
+def in_topic(stage: Stage, topic: StateTopic, adopts: AdoptedState | None = None) -> TopicKeeper:
     """Keeps the state of a task in its log."""
-    return TopicKeeper(next(link for link in stage.egress if link.kind == "state"), topic)
+    return TopicKeeper(next(link for link in stage.egress if link.kind == "state"), topic, adopts)
 
 
 class Message(NamedTuple):
@@ -134,6 +137,8 @@ class Peer:
 
     every: str | None = None
     """How far its checkpoints are apart."""
+    adopts: AdoptedState | None = None
+    """What it begins with."""
 
     def __init__(self, window: WindowSpec = COUNTED, most: int = 1000) -> None:
         self.stage = task(window, self.every)
@@ -156,7 +161,7 @@ class Peer:
         if self.shards is not None:
             self.shards.close()
         operator = WindowOperator(self.stage, self.most)
-        keeper, every = in_topic(self.stage, self.topic), length(self.every) or None
+        keeper, every = in_topic(self.stage, self.topic, self.adopts), length(self.every) or None
         self.shards = Shards(self.stage, operator, keeper, StoreSetup(self.folder, self.load), every=every)
         self.incarnation += 1
 
@@ -257,6 +262,32 @@ def test_many_windows_close_over_several_batches() -> None:
     peer.take_over()
     peer.give([])
     assert sorted(row["user"] for row in peer.results) == sorted(f"u{n}" for n in range(20))
+
+
+def test_a_shard_is_not_done_before_its_log_holds_the_state_of_the_earlier_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its task could be sealed by then, and a third job would begin with a part of the state, without a word."""
+    monkeypatch.setattr(state_log, "MOVED", 2)
+    earlier = Peer()
+    earlier.give(rows(*((f"u{n}", 10, 1.0) for n in range(20))))
+    at = [Partition(earlier.link.topic, number) for number in range(PARTITIONS)]
+    marks = [tuple(earlier.positions[each].state or (0, 0, 0)) for each in at]
+    peer = Peer()
+    peer.adopts = AdoptedState(Adopted("earlier", marks, None, 0), earlier.topic)
+    peer.take_over()
+    seen: set[bool] = set()
+    while not seen or peer.shards.due(dict.fromkeys(at, peer.incarnation)):
+        batch = peer.batch([])
+        planned = peer.shards.plan(batch)
+        assert [each.done for each in planned.shards] == [each.mark.base > 0 for each in planned.shards]
+        seen.update(each.done for each in planned.shards)
+        peer.commit(batch, planned)
+    assert seen == {False, True}
+    third = Peer()
+    marks = [tuple(peer.positions[each].state or (0, 0, 0)) for each in at]
+    third.adopts = AdoptedState(Adopted("second", marks, None, 0), peer.topic)
+    third.take_over()
+    third.give([], clock=END)
+    assert sorted(row["user"] for row in third.results) == sorted(f"u{n}" for n in range(20))
 
 
 def test_a_peer_that_still_has_a_shard_reads_nothing() -> None:
