@@ -113,7 +113,15 @@ def flat(name: str, what: str, samples: np.ndarray, progress: np.ndarray, unit: 
         print(f"  {of} {what}, MiB: {figures[of]}", flush=True)
         goal = FLAT if number == 0 else None
         rows.append(
-            Row(f"memory of {of} {what}", "itself at the beginning", goal, "MiB", [early / late], [late], [early])
+            Row(
+                f"memory of {of} {what}",
+                "itself at the beginning",
+                goal,
+                "MiB",
+                ratios=[early / late],
+                ours=[late],
+                theirs=[early],
+            )
         )
     RESULTS.mkdir(parents=True, exist_ok=True)
     all_of_it = {
