@@ -37,7 +37,8 @@ def restore(track: Track, runs: int) -> list[Row]:
     """From SIGKILL of the peer that has the state to the first commit of the one that takes over.
 
     ZooKeeper counts a session from the last sign of life, which was up to a third of the timeout before the kill. So the
-    first commit can come before the timeout is over: nothing is told beyond it then, and the ratio is that of whole times.
+    first commit can come before the timeout is over: nothing can be measured beyond it
+    then, and the ratio is that of whole times.
     """
     rows = []
     limit = track.settings.zookeeper.session_timeout + SOON

@@ -31,7 +31,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """None: there is no goal, or nothing can be told of it."""
+        """None: there is no goal, or the runs do not decide it."""
         if self.goal is None or self.gone or not self.ratios:
             return None
         if not self.fine:
@@ -173,7 +173,7 @@ def paired(
 
 
 def _add(row: Row, ours: float, theirs: float, ratio: float) -> None:
-    """The figures of a run, which are told."""
+    """Add the figures of a run, and print them."""
     row.ours.append(ours)
     row.theirs.append(theirs)
     row.ratios.append(ratio)

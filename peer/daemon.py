@@ -10,26 +10,24 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import psutil
 import structlog
 
 from peer import gc_policy
-from peer.assignment import AssignmentHandle
 from peer.peer_metrics import SPARK_RESTARTS, VIRTUAL_PEERS
 from peer.process import Process
+from peer.task_runner import SparkTaskRunner, warm_up
 from peer.telemetry import telling
 from peer.virtual_peer import TaskRunner, VirtualPeer
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import FORMAT
-from sardonyx.core.notes import Assignment, PulseNote
+from sardonyx.core.notes import PulseNote
 from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
 from sardonyx.runtime.clock import REAL, Post, Runtime
@@ -44,17 +42,12 @@ from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
-    from peer.prepared_task import PreparedTask
-    from spark_tasks.on_demand import SparkOnDemand
     from spark_tasks.session import SparkSession
 
 log = structlog.get_logger()
 
 _SAY_AGAIN = 10.0
 """Seconds between log lines that say what the daemon waits for."""
-
-_WORKERS_LAST = 40.0
-"""Seconds between small jobs for Spark's Python workers. Spark ends workers after a minute without any."""
 
 _BROKEN_PAUSE = 1.0
 """Seconds to wait before a new session if a virtual peer could not continue in the last one."""
@@ -84,95 +77,6 @@ _NEEDED = (
 
 _LAST_STEPS = 30.0
 """Seconds that draining may take beyond the transaction timeout: leave the group, deregister the peers, stop Spark."""
-
-
-class SparkTaskRunner:
-    """Runs tasks as Spark micro-batches between Kafka queues.
-
-    Args:
-        settings: connection to Kafka, and timers.
-        spark: the daemon's Spark session, which starts when a task needs it.
-        code_cache: directory for the bundles of job code.
-    """
-
-    def __init__(self, settings: Settings, spark: SparkOnDemand, code_cache: Path) -> None:
-        from peer.kept_shards import KeptShards
-        from peer.standby import StandbyShards
-        from queues.state_follower import StateFollower
-
-        self._settings = settings
-        self.spark = spark
-        self._code_cache = code_cache
-        self._at_work: set[str] = set()
-        """The virtual peers that work on a task."""
-        self._kept: KeptShards[Any] = KeptShards()
-        """What assignments that are over left of their state. All virtual peers have this one."""
-        self._standby = StandbyShards(lambda: StateFollower(settings))
-        """What this process follows of the state of other processes."""
-
-    def restore(self) -> None:
-        """Forget Spark if its JVM has ended. The next task that needs it starts it again."""
-        if self.spark.has_ended:
-            log.warning("spark_restarting")
-            SPARK_RESTARTS.add()
-            self.spark.forget()
-
-    def keep_workers(self) -> None:
-        """Keep Spark's Python workers while there are tasks. Never returns.
-
-        Spark ends workers that had nothing to do for a minute, and the first record after that would wait for new ones, which
-        takes seconds.
-        """
-        while True:
-            time.sleep(_WORKERS_LAST)
-            session = self.spark.running
-            if session is not None and self._at_work:
-                warm_up(session)
-
-    def close(self) -> None:
-        """No assignment comes any more: give back what earlier ones left. Before the folder of the stores is deleted."""
-        self._kept.close()
-        self._standby.close()
-
-    def stand_by(self, process: Callable[[], Process | None]) -> None:
-        """Follow the state of tasks of other processes, on threads of its own.
-
-        Args:
-            process: the session, and what this process is; None while there is no session.
-        """
-        from peer.standby_tasks import StandbyTasks
-
-        def prepare(zk: ZooKeeperSession, assignment: Assignment) -> PreparedTask:
-            return self.prepare(zk, "standby", assignment)
-
-        tasks = StandbyTasks(self._settings, process, self._standby, prepare)
-        threading.Thread(target=self._standby.run, name="standby", daemon=True).start()
-        threading.Thread(target=tasks.run, name="standby-tasks", daemon=True).start()
-
-    def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> PreparedTask:
-        from peer.preparation import prepare
-
-        return prepare(self._settings, zk, self.spark, peer, assignment, self._code_cache, self._kept, self._standby)
-
-    def work(self, prepared: PreparedTask, handle: AssignmentHandle, zk: ZooKeeperSession) -> None:
-        from peer.task_loop import TaskLoop
-
-        self._at_work.add(prepared.peer)
-        try:
-            TaskLoop(prepared, handle, zk).run()
-        finally:
-            self._at_work.discard(prepared.peer)
-
-
-def warm_up(session: SparkSession) -> None:
-    """Let Spark start its Python workers, which takes seconds. Raises nothing: the first task meets the error, and reports it."""
-    from spark_tasks.worker import ready
-    from spark_tasks.worker_pool import on_workers
-
-    try:
-        on_workers(session, "getting workers ready", ready, range(session.sparkContext.defaultParallelism))
-    except Exception as error:  # noqa: BLE001
-        log.debug("spark_warm_up_failed", error=str(error))
 
 
 class Connect(Protocol):

@@ -29,7 +29,7 @@ def timers_of(settings: CoordinatorSettings) -> Timers:
 
 
 class DueTimers:
-    """Asks each kind of timers for itself. One that ends in an error is told once, and asked again in the next turn.
+    """Asks each kind of timers for itself. The log says once that one ended in an error, and the next turn asks it again.
 
     Args:
         timers: how long each runs.

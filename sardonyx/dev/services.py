@@ -192,7 +192,7 @@ def starting_services(
 
         def ready() -> Services:
             for each in as_completed(began):
-                each.result()  # what fails first is told, whatever becomes of the other
+                each.result()  # whichever fails first is the error that the user gets
             kafka_at, zookeeper_at = (each.result() for each in began)
             log.info("embedded_services_ready", zookeeper=zookeeper_at, kafka=kafka_at)
             return Services(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from sardonyx.runtime.metrics import REGISTRY
 
-STREAMS = REGISTRY.gauge("sardonyx_web_streams", "Pages that are open and told of changes, and other streams.", most=1)
+STREAMS = REGISTRY.gauge(
+    "sardonyx_web_streams", "Open streams of events: pages that follow changes, and others.", most=1
+)
 SHOWN = REGISTRY.gauge("sardonyx_web_log_last", "The last entry of the coordinator's log that the pages show.", most=1)
 READ_AT = REGISTRY.gauge(
     "sardonyx_web_log_read_timestamp_seconds",

@@ -64,8 +64,8 @@ def two_releases() -> None:
 
 
 def half_made() -> None:
-    """What is told of a change's queues lacks one of them, or comes while peers have still to leave: the job waits on. Random
-    histories tell of all, and mostly in time.
+    """The event that a change's queues exist lacks one of them, or comes while peers have still to leave: the job waits on. In
+    random histories it names all of them, and mostly comes in time.
     """
     for peers in ((), ("2 peers are born", "the offers are acked")):
         world = World()

@@ -42,7 +42,7 @@ def test_a_small_cost_is_told_only_where_enough_runs_agree():
 
 
 def test_pairs_alternate_in_which_side_begins():
-    """So a machine that becomes slower from run to run favours nobody."""
+    """So a machine that becomes slower from run to run favours neither side."""
     order: list[str] = []
 
     def run(side: str):

@@ -118,7 +118,7 @@ def test_of_readers_that_lag_it_shows_what_they_have_heard() -> None:
 
 
 def test_of_a_task_without_readers_it_shows_the_partitions_that_are_not_idle() -> None:
-    """Nobody is told its clock, so nothing else is known of it."""
+    """No reader states its clock, so nothing else is known of it."""
     made = Job("copy", partitions=1)
     read = made.input("read", kafka("in", schema="at timestamp", start="earliest"), time=event_time("at", idle="1 min"))
     made.output("out", kafka("out"), after=made.task("same", lambda row: row, after=read))

@@ -27,7 +27,7 @@ def test_what_is_due_without_a_defect_is_what_the_core_says() -> None:
 
 
 def test_a_defect_in_one_kind_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told once, not with each turn."""
+    """The log says it once, not with each turn."""
 
     def raises(*_: Any) -> Any:
         raise KeyError("a defect")

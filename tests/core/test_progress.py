@@ -343,7 +343,7 @@ def _rows(count: int) -> Counts:
 
 @pytest.mark.parametrize("behind", [Position(1, front=((90,),)), None])
 def test_partitions_that_are_not_used_any_more_hold_nothing_back(behind: Position | None) -> None:
-    """A queue that had two partitions has one: what was stated in the other one stands for ever, and so does nothing."""
+    """A queue that had two partitions has one: what was stated in the other one stands forever, and has no effect."""
     graph = chain("pass", "pass")
     writer = {Partition("hits", 0): Position(130, told=(8,), front=())}
     reader = {Partition("d.j.a.b", 0): Position(6, _rows(5), front=((110,),)), Partition("d.j.a.b", 1): behind}

@@ -87,7 +87,7 @@ def test_an_error_may_quote_no_record(kind: Callable[[Path], BaseException], tmp
     "code", ["SX-KAFKA-DENIED", "SX-INPUT-MISSING", "SX-PEER-FILES", "SX-LINK-LOSS", "SX-SECRET-MISSING"]
 )
 def test_an_error_about_names_and_places_stays(code: str) -> None:
-    """Without its texts nobody could correct what it is about."""
+    """Without its texts no user could correct what it is about."""
     failure = Failure(code, "said", cause="why", fix="do", where={"any": "thing"})
     assert without_records(failure) == failure
 

@@ -317,7 +317,7 @@ def test_a_reference_that_means_nothing_is_refused(folder: Path) -> None:
 def test_a_file_with_secrets_that_all_can_read_is_told(
     line: str, mode: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each command and daemon says so, as ssh does of a key, and goes on: in a container there may be nobody else."""
+    """Each command and daemon says so, as ssh does of a key, and goes on: in a container there may be no other user."""
     (folder / "sardonyx.toml").write_text(line)
     (folder / "sardonyx.toml").chmod(mode)
     call = Call()

@@ -38,7 +38,7 @@ def test_a_signal_to_another_thread_is_heard_while_the_main_one_waits() -> None:
 WOKEN_BY_NOBODY = """
 import queue, signal, sys, threading, time
 
-sys.setswitchinterval(1000)  # so a thread gives way only where it waits: whoever is found in `wait` is asleep in there
+sys.setswitchinterval(1000)  # so a thread gives way only where it waits: a thread that is found in `wait` is asleep in there
 told, sent = queue.SimpleQueue(), threading.Event()
 signal.signal(signal.SIGUSR1, lambda number, _: told.put(number))
 other = threading.Thread(target=threading.Event().wait, daemon=True)

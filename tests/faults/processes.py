@@ -24,7 +24,8 @@ import spark_tasks.read_splits
 from coordinator.daemon import Coordinator
 from coordinator.kafka.job_links import KafkaLinks
 from peer import gc_policy
-from peer.daemon import PeerDaemon, SparkTaskRunner
+from peer.daemon import PeerDaemon
+from peer.task_runner import SparkTaskRunner
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.logging import configure_logging
 from sardonyx.runtime.settings import Settings, load_settings

@@ -13,7 +13,8 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from coordinator.core.projection import encode_note
-from peer.daemon import PeerDaemon, SparkTaskRunner
+from peer.daemon import PeerDaemon
+from peer.task_runner import SparkTaskRunner
 from sardonyx.core import node_paths
 from sardonyx.core.notes import PeerNote
 from sardonyx.core.positions import Partition

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from peer.assignment import AssignmentHandle, RunnerLost
-from peer.daemon import PeerDaemon, SparkTaskRunner, warm_up
+from peer.daemon import PeerDaemon
+from peer.task_runner import SparkTaskRunner, warm_up
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.notes import TaskNote

@@ -44,7 +44,7 @@ class Prepared:
 
 @dataclass
 class SimRunner:
-    """A peer's work: stands in for ``peer.daemon.SparkTaskRunner``. The steps are those of ``peer.task_loop``."""
+    """A peer's work: stands in for ``peer.task_runner.SparkTaskRunner``. The steps are those of ``peer.task_loop``."""
 
     kafka: SimKafka
     runtime: SimRuntime

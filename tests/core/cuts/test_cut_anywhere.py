@@ -129,7 +129,7 @@ def test_a_graph_has_the_same_versions_however_a_topic_is_cut(sardonyx_clocked: 
 
 
 def confirm(row: dict, waiting: State[int], timers: Timers, within: int = 3600) -> None:
-    """Of docs/state.md: what nobody confirms within an hour is looked at."""
+    """Of docs/state.md: what no user confirms within an hour is looked at."""
     if row["n"] < 0:
         timers.delete("review")
         waiting.clear()
