@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,9 +34,9 @@ from sardonyx.state.planned import Piece
 from sardonyx.state.restore import Restore
 from sardonyx.state.undo import ShadowStore, UndoChange
 from tests.core.test_shards import COUNTED, task
-from tests.sizes import histories
+from tests.sizes import as_asked, histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(6, whole=20))
+HISTORIES = as_asked(6, whole=20)
 CONTROLS = 200
 EVERY = 60
 LENGTH = 90

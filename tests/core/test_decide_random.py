@@ -6,7 +6,6 @@ failure names the history: `History(random.Random("<seed>/<number>"))` plays it 
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 
@@ -36,9 +35,9 @@ from sardonyx.core.events import (
     decode_event,
     encode_event,
 )
-from tests.sizes import histories
+from tests.sizes import as_asked
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(200, whole=1_000))
+HISTORIES = as_asked(200, whole=1_000)
 BATCHES = 4
 MOST_TO_REACH = 1_000
 """Histories until everything has occurred: of 60 seeds the median needs 24, the worst 91. No seconds: a machine may be busy."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,9 @@ from sardonyx.state.graph_versions import VersionShard
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.window_rows import SCHEMA
 from tests.core.test_graph_versions import SIZE, Row, spec_of, timely
-from tests.sizes import histories
+from tests.sizes import as_asked
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(8, whole=40))
+HISTORIES = as_asked(8, whole=40)
 NAMES: list[Callable[[int], Any]] = [int, "v{}".format, lambda number: number * 10**15]
 
 

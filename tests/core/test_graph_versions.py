@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,7 @@ from sardonyx.state.window_rows import SCHEMA
 from tests import sizes
 from tests.core.graph_programs import depth_send, depth_update
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or sizes.histories(8, whole=20))
+HISTORIES = sizes.as_asked(8, whole=20)
 SIZE = 10
 LIMITS = [1, 3, 1000]
 

@@ -8,10 +8,10 @@ from sardonyx.core.joining import RelationSpec
 from sardonyx.state.joins import JoinShard, bounds
 from sardonyx.state.sides import LEFT, RIGHT
 from tests.core.relation_histories import entries, runs_as, times
-from tests.sizes import histories
+from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
+HISTORIES = as_asked(20, whole=40)
 """``SARDONYX_HISTORIES=5000`` for a long run."""
 WITHIN = [0, 3, 20, [-5, 0], [0, 12], [2, 9], [-9, -2]]
 

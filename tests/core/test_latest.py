@@ -12,10 +12,10 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.row_pack import SCHEMA
 from sardonyx.state.sides import SidedPiece
 from tests.core.relation_histories import Block, Run, chance_of, counted, entries, log, times
-from tests.sizes import histories
+from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
+HISTORIES = as_asked(20, whole=40)
 
 
 def shard_of(spec):

@@ -11,10 +11,10 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.row_pack import SCHEMA
 from sardonyx.state.sides import LEFT, RIGHT
 from tests.core.relation_histories import Block, entries, runs_as, times
-from tests.sizes import histories
+from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(20, whole=40))
+HISTORIES = as_asked(20, whole=40)
 
 
 def spec_of(chance):

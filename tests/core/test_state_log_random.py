@@ -9,9 +9,10 @@ from sardonyx.state import messages
 from sardonyx.state.log import ShardLog
 from sardonyx.state.messages import Mark, Place
 from sardonyx.state.restore import Restore
-from tests.sizes import histories
+from tests.sizes import as_asked
 
-HISTORIES = histories(500, whole=5_000)
+HISTORIES = as_asked(500, whole=5_000)
+"""``SARDONYX_HISTORIES=10000`` for a long run."""
 CONTROLS = 1_000
 
 

@@ -20,10 +20,10 @@ from sardonyx.state.times import times_of
 from sardonyx.state.windows import Piece, WindowShard, entry_schema
 from tests.core.dict_store import DictStore
 from tests.core.window_twin import Twin
-from tests.sizes import histories
+from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(6, whole=210))
+HISTORIES = as_asked(6, whole=210)
 """Logs for each kind of window. ``make test-all`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
 SHARES = 5
