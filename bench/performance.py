@@ -119,7 +119,7 @@ def quix(track: Track, runs: int) -> Sequence[Row]:
 def limit(track: Track, runs: int) -> Sequence[Row]:
     """As little as can be done with a record, exactly once."""
     beside = [("bare confluent-kafka, exactly once", 0.6, "bare_copy"), (STREAMS, 1, KAFKA_STREAMS)]
-    return race_all(
+    rows = race_all(
         runs,
         lambda: track.ours(pass_job, right=anything).steady,
         [
@@ -127,6 +127,8 @@ def limit(track: Track, runs: int) -> Sequence[Row]:
             for against, goal, name in beside
         ],
     )
+    explain(track, rows, "limit", lambda where: where.completed(pass_job(where.source, where.target())))
+    return rows
 
 
 def passed(track: Track, name: str) -> float:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,10 +16,12 @@ import orjson
 from confluent_kafka import Consumer, TopicPartition
 from performance_track import Feed, Track, fill
 from performance_watch import Daemons, daemons
+from performance_windows import explain
 from races import Row
 from topic_to_topic import PARTITIONS, SCHEMA
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
+from sardonyx.client.views import JobView
 from sardonyx.core.errors import SardonyxError
 from sardonyx.job.load import load_job
 from sardonyx.runtime.child_process import ChildProcess
@@ -31,6 +33,21 @@ AT_ONCE = 1.0
 RATE = 200
 """Records a second that come all the time."""
 STORES = ("memory", "rocksdb")
+
+
+class Restored(NamedTuple):
+    """A takeover."""
+
+    first: float
+    """Seconds from the kill to the first commit."""
+    whole: float
+    """The same to the first commit after the last partition was restored."""
+    view: JobView
+    """Of the job, which has ended."""
+
+    @property
+    def times(self) -> tuple[float, float]:
+        return self.first, self.whole
 
 
 def restore(track: Track, runs: int) -> list[Row]:
@@ -46,11 +63,12 @@ def restore(track: Track, runs: int) -> list[Row]:
         first = Row(f"restore of {track.records:,} keys, {store}", f"the session and {SOON:g} s", 1, unit="s")
         whole = Row(f"the same, all partitions, {store}", f"the session and {SOON:g} s", None, unit="s")
         for _ in range(runs):
-            for row, took in zip((first, whole), restored(track, store), strict=True):
+            for row, took in zip((first, whole), restored(track, store).times, strict=True):
                 row.ours.append(took)
                 row.theirs.append(limit)
                 row.ratios.append(limit / took)
         rows += [first, whole]
+        explain(track, [first], f"restore-{store}", lambda where, store=store: restored(where, store).view)
     for row in rows:
         print(row.line(), flush=True)
     return rows
@@ -65,7 +83,7 @@ def standby(track: Track, runs: int) -> list[Row]:
         goal = Row(name, f"the session and {AT_ONCE:g} s", 1, unit="s")
         beside = Row(name, "a restore", None, unit="s")
         for number in range(runs):
-            found = {way: restored(track, store, way)[1] for way in ((1, 0) if number % 2 else (0, 1))}
+            found = {way: restored(track, store, way).whole for way in ((1, 0) if number % 2 else (0, 1))}
             for row, theirs in ((goal, limit), (beside, found[0])):
                 row.ours.append(found[1])
                 row.theirs.append(theirs)
@@ -95,9 +113,9 @@ def keyed_job(source: str, target: str, store: Any, standby: int) -> Job:
     return job
 
 
-def restored(track: Track, store: str, standby: int = 0) -> tuple[float, float]:
-    """Seconds from the kill to the first commit, and to the first one after the last partition was restored. ``standby``: whether
-    the one that takes over has followed the state.
+def restored(track: Track, store: str, standby: int = 0) -> Restored:
+    """Kill the peer that has the state. ``standby``: whether the one that takes over has followed the state. If metrics go to a
+    file, that one writes it last.
     """
     event = "state_followed" if standby else "state_restored"
     live = dataclasses.replace(track, source=track.target())
@@ -121,6 +139,7 @@ def restored(track: Track, store: str, standby: int = 0) -> tuple[float, float]:
         handle.kill()
         with contextlib.suppress(SardonyxError):
             handle.await_completion(60)
+        view = handle.status()
     assert keys == live.records, f"{keys} keys were restored"
     assert (hits == 1 + (np.arange(live.records) < feed.fed)).all(), "windows that count wrongly"
     commits = [batch["at"] for batch in told(heir, "batch_committed")]
@@ -133,7 +152,7 @@ def restored(track: Track, store: str, standby: int = 0) -> tuple[float, float]:
         f"  {store}, {way}: {beyond[0]:.2f} s beyond the session, all partitions {beyond[1]:.2f} s; each took {seconds} s",
         flush=True,
     )
-    return first, whole
+    return Restored(first, whole, view)
 
 
 def taken(found: Daemons) -> int:
