@@ -138,7 +138,9 @@ def test_a_lost_spark_is_the_daemons_matter(alive: bool, expected: Reaction, may
 
 
 def test_what_lies_outside_and_may_pass_does_not_count() -> None:
-    """A full disk, and a service that is away or refuses, fail no job. A peer that lacks something, or a bug, does."""
+    """A full disk, a folder that another process holds, and a service that is away or refuses, fail no job. A peer that lacks
+    something, or a bug, does.
+    """
     passing = [
         "SX-OUTPUT-FULL",
         "SX-PEER-FILES",
@@ -146,6 +148,7 @@ def test_what_lies_outside_and_may_pass_does_not_count() -> None:
         "SX-PEER-SIGNATURE",
         "SX-PEER-SIGNERS",
         "SX-STATE-FULL",
+        "SX-STATE-HELD",
         "SX-KAFKA-LOST",
         "SX-REGISTRY-UNREACHABLE",
         "SX-DATABASE-UNREACHABLE",
