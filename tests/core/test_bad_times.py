@@ -16,6 +16,7 @@ from sardonyx import Count, Job, Max, blackhole, event_time, files, kafka, kafka
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import FunctionError, JobFailed
 from sardonyx.core.graph import Stage, graph_of
+from sardonyx.core.positions import Partition
 from sardonyx.core.quoting import HIDDEN
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.timing import TimeSpec
@@ -171,6 +172,40 @@ def test_whole_numbers_need_a_unit(kind: str) -> None:
     assert "`unit=`" in raised.value.fix
     result = run_job(job_of(source, event_time("at", unit="s")), {"in": [{"id": 1, "at": 1_795_000_000}]})
     assert [row["window_start"].date() for row in result.rows("counted")] == [date(2026, 11, 18)]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter", "fail"])
+def test_a_time_that_cannot_be_read_goes_where_on_error_says(on_error: Any, sardonyx_clocked: Any) -> None:
+    """It moves no clock, so no window closes by it; with `fail` the error names the column."""
+    source = kafka("in", schema=SCHEMA, start="earliest")
+    run = sardonyx_clocked(job_of(source, on_error=on_error), now=MOMENT)
+    run.give("in", ROWS[:3])
+    clock = run._engine.run_of("in").positions[Partition("in", 0)].clock
+    bad = b'{"id": 3, "at": "half past ten"}'
+    if on_error == "fail":
+        with pytest.raises(JobFailed, match="'at'") as raised:
+            run.give("in", [bad])
+        assert raised.value.code == "SX-RECORD-UNDECODABLE"
+        return
+    run.give("in", [bad])
+    assert run._engine.run_of("in").positions[Partition("in", 0)].clock == clock
+    assert run.rows("counted") == []
+    assert [each.failure.code for each in run.dead_letters("in")] == ["SX-RECORD-UNDECODABLE"] * counts_of(run)[3]
+    assert counts_of(run) == ((4, 3, 1, 0) if on_error == "skip" else (4, 3, 0, 1))
+    run.give("in", [{"id": 4, "at": MOMENT + timedelta(minutes=1)}])
+    assert [(row["n"], row["last"]) for row in run.rows("counted")] == [(3, 2)]
+
+
+@pytest.mark.parametrize("kind", ["kafka", "files"])
+def test_texts_are_no_times(kind: str) -> None:
+    """Without a schema `check` does not see them, and the error says what to declare."""
+    source = kafka("in", start="earliest", end="latest") if kind == "kafka" else files("in.parquet", format="parquet")
+    with pytest.raises(
+        JobFailed, match=r"column 'at' of (topic|input) in holds values of type (large_)?string"
+    ) as raised:
+        run_job(job_of(source, on_error="skip"), {"in": [{"id": 1, "at": "half past ten"}]})
+    assert raised.value.code == "SX-TIME-TYPE"
+    assert "schema" in raised.value.fix
 
 
 def test_a_window_by_a_column_of_whole_numbers_is_refused(tmp_path: Path) -> None:
