@@ -182,6 +182,7 @@ def test_a_time_that_cannot_be_read_goes_where_on_error_says(on_error: Any, sard
     run.give("in", ROWS[:3])
     clock = run._engine.run_of("in").positions[Partition("in", 0)].clock
     bad = b'{"id": 3, "at": "half past ten"}'
+    run.advance("2 min")
     if on_error == "fail":
         with pytest.raises(JobFailed, match="'at'") as raised:
             run.give("in", [bad])
