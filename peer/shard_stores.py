@@ -16,6 +16,7 @@ from peer.operators import Operator, Stores
 from sardonyx.core.stores import is_own
 from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.custom import CustomStore
+from sardonyx.state.disk import folders_below
 from sardonyx.state.memory import MemoryStore
 
 log = structlog.get_logger()
@@ -28,12 +29,17 @@ def empty_stores(operator: Operator, folder: Path | None, load: Callable[[str], 
         operator: of the task.
         folder: where stores on disk get folders of their own; None: the one for temporary files.
         load: finds a store of the user's own.
+
+    Raises:
+        OutputError: ``SX-STATE-FULL``.
+        SetupError: ``SX-STATE-DISK``, or as the store does.
     """
     own: Path | None = None
     if operator.store not in ("memory", "sql"):
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        own = Path(tempfile.mkdtemp(prefix="state-", dir=folder))
+        with folders_below(folder or Path(tempfile.gettempdir())):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            own = Path(tempfile.mkdtemp(prefix="state-", dir=folder))
     stores = Stores(_maker(operator.store, load, own))
     try:
         for name, schema in operator.schemas().items():
@@ -52,9 +58,9 @@ def _maker(store: str, load: Callable[[str], Any], folder: Path | None) -> Calla
         return lambda _, schema: MemoryStore(schema)
 
     def place(name: str) -> Path:
-        return Path(
-            tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
-        )  # a store in wider types is made beside the one before
+        with folders_below(folder):
+            # Each its own: a store in wider types is made beside the one before.
+            return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
 
     def own(name: str, schema: pa.Schema) -> Store:
         return CustomStore(store, load, schema, place(name))

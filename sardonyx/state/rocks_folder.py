@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sardonyx.core.errors import OutputError, SardonyxError, SetupError
+from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.state.disk import full, unusable
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -140,13 +141,7 @@ class RocksFolder:
         said = str(error)
         where: dict[str, object] = {"path": self._path}
         if any(text in said for text in ("No space left", "Disk quota exceeded")):
-            return OutputError(
-                "SX-STATE-FULL",
-                f"the disk of a task's state is full: {self._path}",
-                cause=said,
-                fix="free space on that disk; the task pauses and is tried again until there is room",
-                where=where,
-            )
+            return full(self._path, said)
         if any(text in said for text in ("Corruption", "No such file")):
             return SetupError(
                 "SX-STATE-CORRUPT",
@@ -164,10 +159,4 @@ class RocksFolder:
                 fix="end the process that has it open (`fuser` on the file LOCK names it); the task pauses and is tried again",
                 where=where,
             )
-        return SetupError(
-            "SX-STATE-DISK",
-            f"the folder of a task's state cannot be used: {self._path}",
-            cause=said,
-            fix="let the user that runs the peers write there, or start the peer daemon with `TMPDIR` set to another folder",
-            where=where,
-        )
+        return unusable(self._path, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import shutil
 from collections import Counter
@@ -14,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from peer import shard_stores
 from peer.operators import WindowOperator
 from peer.shard_plans import Planned
 from peer.shards import Shards
@@ -386,6 +388,36 @@ def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> Non
     full = False
     peer.give(rows(("a", 30, 1.0)), clock=END)
     assert [row["hits"] for row in peer.results] == [3]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, "SX-STATE-FULL"), (errno.EDQUOT, "SX-STATE-FULL"), (errno.EACCES, "SX-STATE-DISK")],
+)
+def test_a_disk_without_room_for_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, number: int, code: str
+) -> None:
+    """That of the shard, or that of its store: it is told with its code, so that the task waits for room, and leaves nothing."""
+    made, asked = shard_stores.tempfile.mkdtemp, itertools.count(1)
+
+    def mkdtemp(**given: Any) -> str:
+        if next(asked) == refused:
+            raise OSError(number, "no")
+        return made(**given)
+
+    monkeypatch.setattr(shard_stores.tempfile, "mkdtemp", mkdtemp)
+    peer = Peer(msgspec.structs.replace(COUNTED, store="rocksdb"))
+    peer.folder = tmp_path
+    peer.take_over()
+    with pytest.raises(SardonyxError) as caught:
+        peer.give(rows(("a", 10, 5.0)))
+    assert caught.value.code == code
+    peer.take_over()
+    assert list(tmp_path.iterdir()) == []
+    peer.give(rows(("a", 10, 5.0), ("a", 30, 1.0)), clock=END)
+    assert [row["hits"] for row in peer.results] == [2]
+    peer.shards.close()
 
 
 @pytest.mark.parametrize("history", range(histories(20, whole=60)))
