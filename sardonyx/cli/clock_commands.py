@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.core.errors import SardonyxError
 
 if TYPE_CHECKING:
     from sardonyx.client.clocks import JobClock, TaskClock
@@ -33,12 +34,19 @@ def clock(
     """Show how far each task of a job has come in event time, and what holds its clock back."""
     with call.client() as client, call.patience("Kafka"):
         handle = client.job(job)
+        found = handle.clock()
         while True:
-            found = handle.clock()
             _show(call, found)
             if not watch or found.ended or handle.status(live=False).ended:
                 return
             time.sleep(_EVERY)
+            try:
+                found = handle.clock()
+            except SardonyxError as error:
+                if error.code != "SX-CLOCK-GONE":
+                    raise
+                call.say(f"job {handle.id} has no clock any more: {error.cause}")
+                return
 
 
 def _show(call: Call, found: JobClock) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
+from sardonyx.cli import clock_commands
 from sardonyx.client.clocks import JobClock, Positions, TaskClock, clocks_of
 from sardonyx.core.clocks import END, SourceClock
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.testing import ClockedRun
@@ -159,3 +163,33 @@ def test_what_is_shown_never_falls(at_rest: AtRest, seed: int, sardonyx_clocked:
                     before[name] = clock
             hits, count = found.tasks
             assert count.clock is None or (hits.clock is not None and hits.clock >= count.clock)
+
+
+def test_watching_a_clock_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends between two looks is no error. Other errors are, and so is a job that has ended before the first look."""
+    monkeypatch.setattr(clock_commands, "_EVERY", 0.0)
+    look = JobClock(job="j-1", clock=7, ended=False, behind_seconds=None, tasks=[])
+
+    def watched(*answers: JobClock | SardonyxError) -> tuple[list[Any], list[str]]:
+        left, shown, said = list(answers), [], list[str]()
+
+        def clock() -> JobClock:
+            answer = left.pop(0)
+            if isinstance(answer, SardonyxError):
+                raise answer
+            return answer
+
+        handle = SimpleNamespace(id="j-1", clock=clock, status=lambda live: SimpleNamespace(ended=live))
+        client = nullcontext(SimpleNamespace(job=lambda _: handle))
+        call: Any = SimpleNamespace(
+            client=lambda: client, patience=nullcontext, json=True, put_json=shown.append, say=said.append
+        )
+        clock_commands.clock(call, "j", watch=True)
+        assert not left
+        return shown, said
+
+    gone = SardonyxError("SX-CLOCK-GONE", "no", cause="it is stopped")
+    assert watched(look, look, gone) == ([look, look], ["job j-1 has no clock any more: it is stopped"])
+    for answers in ([gone], [look, SardonyxError("SX-KAFKA-UNREACHABLE", "no")]):
+        with pytest.raises(SardonyxError):
+            watched(*answers)
