@@ -36,9 +36,11 @@ class Feed:
         kafka: where.
         topics: of :data:`PARTITIONS` partitions each.
         end: the offset at which each partition ends for the job.
+        at: the time of a record, in milliseconds, by its number in its source.
     """
 
-    def __init__(self, kafka: str, topics: list[str], end: int) -> None:
+    def __init__(self, kafka: str, topics: list[str], end: int, at: Callable[[int], int] = int) -> None:
+        self._at = at
         self._config = {"bootstrap.servers": kafka, **_QUIET}
         self._producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 100})
         self.end = end
@@ -62,7 +64,7 @@ class Feed:
             offsets[number] = message.offset()
 
         key = f"{source}-{number % KEYS}"
-        value = b'{"id":%d,"key":"%s","at":%d}' % (source * SOURCE + number, key.encode(), number)
+        value = b'{"id":%d,"key":"%s","at":%d}' % (source * SOURCE + number, key.encode(), self._at(number))
         while True:
             try:
                 self._producer.produce(place.topic, value, key.encode(), place.partition, on_delivery=stands)
@@ -150,7 +152,7 @@ class Flow:
         end = max(records // sources, 100)
         self._made = 0 if topics else records
         self._steps = 0
-        self.feed = Feed(kafka, topics, end)
+        self.feed = Feed(kafka, topics, end, shape.at)
         self.spec = self.folder / "job.py"
         self.spec.write_text(shape.spec(name, topics, self._out, end, records, records / seconds, self.spec.parent))
         self.sight = self._new_sight()
@@ -203,7 +205,6 @@ class Flow:
         expected = set(range(self._made)) if self._made else set(self.feed.expected() if whole else self.feed.given())
         copies = len(self.shape.vias)
         final = self._new_sight()
-        wanted = final.wanted(expected)
         for place, value in self._files() if self.shape.files else self._all(self._out):
             final.record(place, value)
         with contextlib.suppress(AssertionError):
@@ -221,6 +222,7 @@ class Flow:
         for value in self._letters() if bad else ():  # the second place where a record may be, instead of the first
             final.record("letters", value)
         strange |= {copy for copy in final.places.get("letters", ()) if copy % bad}
+        wanted = final.wanted(expected)
         lost = wanted - final.seen if whole else set[int]()
         wrong_windows = final.wrong_values(expected)
         strange |= final.seen - wanted
@@ -236,6 +238,7 @@ class Flow:
                 "out_of_order": max(final.out_of_order, self.sight.out_of_order),
                 "unseen": unseen,
                 "wrong_windows": wrong_windows,
+                **final.told(),
             }
         )
 

@@ -19,6 +19,9 @@ BAD = 101
 SCHEMA = "id bigint, key string, at bigint"
 WINDOW = 50
 """Milliseconds of a window. The time of a record is its number in its source, in milliseconds."""
+DELAY, ALLOWED = 40, 100
+"""Milliseconds, where records are out of order: by so much rows may be older than rows before them; for so long a window that has
+closed is corrected."""
 THIRD = 3
 """Of so many records one is on the right side of a join."""
 VERTICES = 200_003
@@ -36,7 +39,9 @@ _FUNCTIONS = """
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from sardonyx import Count, Job, MapState, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, sql, tumbling
+from sardonyx import (
+    Collect, Count, Job, MapState, Max, State, Sum, Timer, Timers, event_time, files, generator, kafka, sql, tumbling
+)
 
 def same(rows: pa.Table) -> pa.Table:
     return rows
@@ -121,8 +126,8 @@ class Shape:
         ordered: whether order per key is promised.
         files: whether it puts files out.
         bad: every so manyth id is one of a record that must become a dead letter; 0: none.
-        results: what comes out: records as they went in, windows, what keyed state gives, pairs of joined records, what comes
-            of a graph whose edges are the records, or of rounds over them.
+        results: what comes out: records as they went in, windows, all panes of windows and what is too late for them, what keyed
+            state gives, pairs of joined records, what comes of a graph whose edges are the records, or of rounds over them.
         edges: which edge a record is.
         shared: whether several peers compute a graph together, in supersteps that are committed.
         store: where the state of tasks is at hand.
@@ -136,7 +141,7 @@ class Shape:
     ordered: bool = False
     files: bool = False
     bad: int = 0
-    results: Literal["records", "windows", "keyed", "pairs", "ranks", "components", "rounds"] = "records"
+    results: Literal["records", "windows", "panes", "keyed", "pairs", "ranks", "components", "rounds"] = "records"
     edges: Literal["circles", "paths"] = "circles"
     shared: bool = False
     store: str = "memory"
@@ -145,6 +150,10 @@ class Shape:
     def late(self) -> bool:
         """Whether all results come at the end."""
         return self.results in ("ranks", "components", "rounds")
+
+    def at(self, number: int) -> int:
+        """The time of a record, in milliseconds, by its number in its source."""
+        return disordered(number) if self.results == "panes" else number
 
     @property
     def loops(self) -> bool:
@@ -172,6 +181,23 @@ class Shape:
         for word, value in said.items():
             text = text.replace(word, value)
         return text
+
+
+def disordered(number: int) -> int:
+    """The time of a record of a source that is out of order: some are older than those before them by less than
+    :data:`DELAY`, some by so much that their window may have closed, some by so much that nothing may correct it any more.
+    """
+    dice = number * 7919 % 101
+    back = number * 104_729
+    if dice < 20:
+        back %= DELAY
+    elif dice < 30:
+        back = DELAY + WINDOW + back % ALLOWED
+    elif dice < 34:
+        back = DELAY + 2 * WINDOW + ALLOWED + back % 300
+    else:
+        back = 0
+    return max(0, number - back)
 
 
 _GRAPH = (
@@ -259,6 +285,18 @@ SHAPES = {
             'met = job.window("meet", each_window, after=work, group_by="key", aggregate=counts, max_peers=MOST, store=STORE)\n'
             'job.output("write", out, after=met)\n',
             results="windows",
+        ),
+        Shape(
+            "panes",
+            2,
+            f'timed = job.input("read", source(IN0), time=event_time("at", unit="ms", delay="{DELAY} ms"), max_peers=MOST)\n'
+            'counts = {"hits": Count(), "total": Sum("id"), "most": Max("id"), "ids": Collect("id")}\n'
+            f'about = {{"aggregate": counts, "emit": "changes", "allowed_lateness": "{ALLOWED} ms"}}\n'
+            f'each_window = tumbling("{WINDOW} ms")\n'
+            'met = job.window("meet", each_window, after=timed, group_by="key", **about, max_peers=MOST, store=STORE)\n'
+            'job.output("write", out, after=met)\n'
+            'job.output("late", out, after=met.late)\n',
+            results="panes",
         ),
         Shape(
             "keyed",

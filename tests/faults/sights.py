@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -14,7 +16,21 @@ import pyarrow as pa
 
 from sardonyx.core.graphing import GraphSpec
 from sardonyx.graphs.compute import Graph, compute
-from tests.faults.shapes import CIRCLE, KEYS, MODULUS, PATH, ROUNDS, SOURCE, THIRD, VERTICES, WINDOW, Shape
+from tests.faults.shapes import (
+    ALLOWED,
+    CIRCLE,
+    DELAY,
+    KEYS,
+    MODULUS,
+    PATH,
+    ROUNDS,
+    SOURCE,
+    THIRD,
+    VERTICES,
+    WINDOW,
+    Shape,
+    disordered,
+)
 
 
 class Sight:
@@ -57,6 +73,10 @@ class Sight:
         """How many results say something wrong."""
         return 0
 
+    def told(self) -> dict[str, int]:
+        """What else of the results is worth a figure."""
+        return {}
+
     def _note(self, place: Any, row: Any, result: int, number: int) -> None:
         """A result, as a number, and the latest record that went into it."""
         if result in self.seen:
@@ -95,6 +115,117 @@ class WindowSight(Sight):
         bad = [window for window, value in self.values.items() if wanted.get(window) != value]
         self.wrong += [f"window {each} gives {self.values[each]} and should {wanted.get(each)}" for each in bad[:10]]
         return len(bad)
+
+
+class Pane(NamedTuple):
+    """One result of a window."""
+
+    hits: int
+    total: int
+    most: int
+    ids: tuple[int, ...]
+    final: bool
+
+
+class Judged(NamedTuple):
+    """What the order of its source says of a record."""
+
+    number: int
+    on_time: bool
+    """Its window has not closed before it, whatever the other sources do."""
+    may_be_late: bool
+    """Nothing need correct its window any more."""
+
+
+class PaneSight(Sight):
+    """The same for windows that tell of each change, of records that are out of order: each pane is there once and counts what it
+    says, one of them is final, and the last one has all records of its key and window but those that came out as too late.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.panes: dict[int, dict[int, Pane]] = {}
+        """By window, and by their numbers."""
+        self.late: set[int] = set()
+
+    def record(self, place: Any, value: bytes) -> None:
+        row = json.loads(value)
+        if "pane" not in row:
+            self.late.add(row["id"])
+            self._note(place, row, -1 - row["id"], row["id"])
+            return
+        source, key = map(int, row["key"].split("-"))
+        start = round(datetime.fromisoformat(row["window_start"]).timestamp() * 1000)
+        window = source * SOURCE + start // WINDOW * KEYS + key
+        pane = Pane(row["hits"], row["total"], row["most"], tuple(row["ids"]), row["final"])
+        self.panes.setdefault(window, {})[row["pane"]] = pane
+        self._note(place, row, window * _PANES + row["pane"], row["most"])
+
+    def wanted(self, ids: AbstractSet[int]) -> set[int]:
+        """How many panes a window has depends on how batches are cut. So all up to its last one should be there, and of the
+        records that have come out as too late those that may be.
+        """
+        found: set[int] = set()
+        for window, records in _by_window(ids).items():
+            found.update(-1 - each.number for each in records if each.may_be_late and each.number in self.late)
+            if any(each.number not in self.late for each in records):
+                last = max(self.panes.get(window, ()), default=0)
+                found.update(window * _PANES + number for number in range(last + 1))
+        return found
+
+    def wrong_values(self, ids: AbstractSet[int]) -> int:
+        """How many windows have a pane that counts other records than it should, or not one that is final."""
+        bad = 0
+        for window, records in _by_window(ids).items():
+            wrong = list(self._wrong_in(self.panes.get(window, {}), records))
+            bad += bool(wrong)
+            if wrong and bad <= 10:
+                self.wrong.append(f"window {window} of {records}: {wrong}")
+        return bad
+
+    def _wrong_in(self, panes: dict[int, Pane], records: list[Judged]) -> Iterator[str]:
+        counted = {each.number for each in records} - self.late
+        on_time = {each.number for each in records if each.on_time}
+        before: set[int] = set()
+        for number, pane in sorted(panes.items()):
+            found = set(pane.ids)
+            if (pane.hits, pane.total, pane.most, len(pane.ids)) != (len(found), sum(found), max(found), len(found)):
+                yield f"pane {number} does not count what it has: {pane}"
+            if not before <= found <= counted:
+                yield f"pane {number} has {sorted(found)}, after {sorted(before)} and of {sorted(counted)}"
+            if pane.final and not on_time <= found:
+                yield f"pane {number} is final without {sorted(on_time - found)}"
+            before = found
+        if before != counted:
+            yield f"the last pane has {sorted(before)}, and should {sorted(counted)}"
+        finals = sum(pane.final for pane in panes.values())
+        if finals > 1 or (on_time and not finals):
+            yield f"{finals} panes are final"
+
+    def told(self) -> dict[str, int]:
+        corrected = sum(not panes[max(panes)].final for panes in self.panes.values())
+        return {"too_late": len(self.late), "corrected": corrected}
+
+
+_PANES = 1000
+"""A window has fewer panes than these."""
+
+
+def _by_window(ids: AbstractSet[int]) -> dict[int, list[Judged]]:
+    """Records that are out of order, by their windows. The clock that stands before each is that of the source that is furthest
+    behind, so it is at most that of its own source, whose records come in the order of their numbers.
+    """
+    found: dict[int, list[Judged]] = {}
+    seen: dict[int, int] = {}
+    for number in sorted(ids):
+        source, position = divmod(number, SOURCE)
+        at = disordered(position)
+        clock = seen.get(source, 0) - DELAY
+        seen[source] = max(at, seen.get(source, 0))
+        end = (at // WINDOW + 1) * WINDOW
+        window = source * SOURCE + at // WINDOW * KEYS + position % KEYS
+        found.setdefault(window, []).append(Judged(number, end > clock, end + ALLOWED <= clock))
+    return found
 
 
 class KeyedSight(Sight):
@@ -268,6 +399,7 @@ def _window(number: int) -> int:
 KINDS = {
     "records": Sight,
     "windows": WindowSight,
+    "panes": PaneSight,
     "keyed": KeyedSight,
     "pairs": PairSight,
     "ranks": GraphSight,

@@ -58,12 +58,12 @@ def test_forty_faults_lose_and_double_nothing(seed: int) -> None:
 
 
 def test_forty_faults_of_tasks_with_a_state_lose_and_double_nothing(seed: int) -> None:
-    """Windows, keyed state, a join and a graph, as by ``make faults SHAPE=window,keyed,join,components STORE=...``; the seed
+    """Windows, their panes, keyed state, a join and a graph, as by ``make faults STORE=... SHAPE=`` with these shapes; the seed
     chooses the store. Every result of a window and of a vertex is compared, and none comes twice.
     """
     families = tuple(family for family in FAMILIES if family != "spark")
     store = random.Random(seed).choice(["memory", "rocksdb", "sql"])
-    shapes = ("window", "keyed", "join", "components")
+    shapes = ("window", "panes", "keyed", "join", "components")
     result = run(Options(seed=seed, faults=40, shapes=shapes, store=store, families=families, records=20_000))
     told = json.dumps(result, indent=1)
     assert good(result), told
