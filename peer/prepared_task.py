@@ -23,7 +23,7 @@ from peer.row_times import have_same_times, without_bad_times
 from peer.shards import Shards
 from peer.sinks import LinkSink, Sink
 from peer.step_timer import StepTimer
-from peer.topic_rows import read_topic
+from peer.topic_rows import Formats, read_topic
 from queues import block
 from queues.batch import Batch
 from queues.batch_growth import MOST_ROWS
@@ -37,6 +37,7 @@ from sardonyx.core.graph import Link, Stage
 from sardonyx.core.link_counts import LinkTally, Positions
 from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition
+from sardonyx.core.settled_types import SettledTypes
 from sardonyx.core.source_fronts import Sources
 from sardonyx.core.topics_anew import other_topics, recreated
 from sardonyx.runtime.clock import REAL, Runtime
@@ -132,6 +133,8 @@ class PreparedTask:
 
     def __post_init__(self) -> None:
         self.refused = RefusedRecords(self.stage, self.sinks)
+        self._formats = Formats(self.settings.kafka.registry)
+        self._split_types = SettledTypes()
 
     def written(self) -> dict[str, int | None]:
         """Return how many rows were written to each internal link that the task reads: see :func:`queues.totals.written_to`."""
@@ -328,6 +331,7 @@ class PreparedTask:
             if read is None:
                 return None
             self._after_spark(0 if read.applied.table is None else read.applied.table.nbytes)
+        self._split_types.know(read.schema)
         applied = read.applied
         clock.share_out("function", {"decode": read.seconds, "function": applied.worked}, rest="spark")
         provenance = Provenance()
@@ -398,7 +402,7 @@ class PreparedTask:
             if link.kind == "splits":
                 assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
                 pieces = self._read_splits(self.source, [_split(message).data for message in messages])
-                read_there = read_splits.joined_splits(pieces)
+                read_there = read_splits.joined_splits(pieces, self._split_types)
                 counts = [piece.num_rows for piece in pieces]
                 rows = without_bad_times(read_there, self.stage.task, self.runtime.wall())
                 if rows.bad:
@@ -416,7 +420,7 @@ class PreparedTask:
                 tables.append(_of_links([link], blocks))
             else:
                 since, first = self.facts[link.name].since, Partition(link.topic, 0)
-                read = read_topic(link, messages, self.settings.kafka.registry, batch, self.runtime.wall(), since)
+                read = read_topic(link, messages, self._formats, batch, self.runtime.wall(), since)
                 clocks |= read.clocks
                 if read.in_force is not None and len(read.in_force):
                     greatest = max(in_force.greatest, int(read.in_force.max()))

@@ -13,12 +13,17 @@ from peer.failed_records import Failed, unread
 from peer.row_times import timed
 from queues import block, dead_letters
 from queues.batch import Batch
+from queues.shown_values import records
 from sardonyx.connectors import registry
+from sardonyx.connectors.base import TopicFormat
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.column_types import together
+from sardonyx.core.errors import failure_of
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
+from sardonyx.core.settled_types import Misfit, ReadTypes
 from sardonyx.core.spec import LETTERS_FORMAT, LETTERS_ORIGINS
+from sardonyx.core.text import shorten
 from sardonyx.core.timing import TimeSpec
 from sardonyx.runtime.settings_sections import SchemaRegistry
 from sardonyx.state.times import Times
@@ -38,10 +43,42 @@ class TopicRows:
     """The clock in force before each of the rows, if the input has times. It is that of the row's partition."""
 
 
+class Formats:
+    """The formats of the topics that one reader reads. They know which types the records have had so far.
+
+    Args:
+        known: the schema registry of the settings.
+    """
+
+    def __init__(self, known: SchemaRegistry) -> None:
+        self._known = known
+        self._made: dict[tuple[str, str], TopicFormat] = {}
+        self._letters: dict[str, ReadTypes] = {}
+
+    def of(self, link: Link) -> TopicFormat:
+        """That of a topic."""
+        return self._format(link, "", link.options)
+
+    def of_letters(self, link: Link) -> dict[str, TopicFormat]:
+        """Those of the records in a topic of dead letters, by the topic that they came from."""
+        origins = link.options.get(LETTERS_ORIGINS, {})
+        return {topic: self._format(link, topic, options) for topic, options in origins.items()}
+
+    def types(self, link: Link) -> ReadTypes:
+        """What the rows of a topic of dead letters have settled."""
+        return self._letters.setdefault(link.name, ReadTypes())
+
+    def _format(self, link: Link, origin: str, options: dict[str, Any]) -> TopicFormat:
+        name = (link.name, origin)
+        if name not in self._made:
+            self._made[name] = registry.topic_format(options, self._known)
+        return self._made[name]
+
+
 def read_topic(
     link: Link,
     messages: Sequence[Any],
-    known: SchemaRegistry,
+    formats: Formats,
     batch: Batch,
     now: float,
     since: int | None = None,
@@ -51,7 +88,7 @@ def read_topic(
     Args:
         link: the topic.
         messages: those of the batch on this link.
-        known: the schema registry of the settings.
+        formats: of the reader.
         batch: says which partitions the messages came from, and the clocks before them.
         now: seconds since 1970, by this machine.
         since: rows before this time are left out (:attr:`sardonyx.core.events.LinkFacts.since`), as are those of times that the
@@ -61,13 +98,13 @@ def read_topic(
         InputError: the records do not have the format that the job declares.
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
     """
-    read = (_letters if _holds_letters(link) else _records)(link, messages, known)
+    read = (_letters if _holds_letters(link) else _records)(link, messages, formats)
     return read if link.time is None else _timed(link, link.time, messages, read, batch, now, since)
 
 
-def _records(link: Link, messages: Sequence[Any], known: SchemaRegistry) -> TopicRows:
+def _records(link: Link, messages: Sequence[Any], formats: Formats) -> TopicRows:
     values, keys = [message.value() for message in messages], [message.key() for message in messages]
-    decoded = registry.topic_format(link.options, known).decode(values, keys)
+    decoded = formats.of(link).decode(values, keys)
     if not decoded.bad:
         return TopicRows(decoded.table, messages, [])
     unreadable = dict(decoded.bad)
@@ -104,11 +141,9 @@ def _holds_letters(link: Link) -> bool:
     return link.options.get("format") == LETTERS_FORMAT
 
 
-def _letters(link: Link, messages: Sequence[Any], known: SchemaRegistry) -> TopicRows:
+def _letters(link: Link, messages: Sequence[Any], formats: Formats) -> TopicRows:
     """Decode dead letters to the rows that they hold. Decode raw ones again, by the format of their original topic."""
-    formats = {
-        topic: registry.topic_format(options, known) for topic, options in link.options.get(LETTERS_ORIGINS, {}).items()
-    }
+    origins, types = formats.of_letters(link), formats.types(link)
     tables: list[pa.Table] = []
     good: list[Any] = []
     bad: list[Failed] = []
@@ -119,18 +154,25 @@ def _letters(link: Link, messages: Sequence[Any], known: SchemaRegistry) -> Topi
             continue
         value = message.value()
         if letter.kind == "row":
-            tables.append(block.decode([value]))
+            table = block.decode([value])
         elif letter.kind in ("large", "made"):
             bad.append(unread(message, dead_letters.NO_VALUE if letter.kind == "large" else dead_letters.MADE))
             continue
-        elif letter.origin.topic in formats:
-            decoded = formats[letter.origin.topic].decode([value], [message.key()])
+        elif letter.origin.topic in origins:
+            decoded = origins[letter.origin.topic].decode([value], [message.key()])
             bad += [unread(message, failure) for _, failure in decoded.bad]
             if decoded.bad:
                 continue
-            tables.append(decoded.table)
+            table = decoded.table
         else:
             bad.append(unread(message, letter.failure))
             continue
+        try:
+            types.take_rows(table)
+        except Misfit as error:
+            unfit = error.of(f"topic {link.topic}", shorten(repr(records(table)[0])), {"topic": link.topic})
+            bad.append(unread(message, failure_of(unfit)))
+            continue
+        tables.append(table)
         good.append(message)
     return TopicRows(together(tables) if tables else pa.table({}), good, bad)

@@ -29,8 +29,8 @@ from pyspark.sql import DataFrame
 
 from sardonyx.connectors.base import Split, SplitInput
 from sardonyx.connectors.records import rows_at
-from sardonyx.core.column_types import SettledTypes
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.settled_types import SettledTypes
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
 from sardonyx.runtime.functions import import_function, takes, with_functions
@@ -109,6 +109,7 @@ class TaskFunction:
         self._worked = 0.0
         self._objects: dict[str, Any] = {}
         self._reads_there = True
+        self._read_before: pa.Schema | None = None
         self._functions = [
             fused_function(each, spark.code, may_skip=not task.on_error.leaves_out)
             for each in (task, *fused)
@@ -170,8 +171,9 @@ class TaskFunction:
 
         None means that this is not possible or not worth it, and that the batch has had no effect. There are four
         reasons. A DataFrame function gets the whole batch from Spark SQL. A few splits that we cannot divide would keep
-        only a few workers busy. Splits of different types need one common type before the function sees them. A row with a bad
-        time must be left out before. If this method returns None, read the rows first and call :meth:`apply`.
+        only a few workers busy. Splits of different types, or of others than those before, need one common type before the
+        function sees them. A row with a bad time must be left out before. If this method returns None, read the rows first
+        and call :meth:`apply`.
 
         Args:
             connector: reads the splits. It travels to the workers.
@@ -188,12 +190,13 @@ class TaskFunction:
         if shares is None:
             return None
         self._worked = 0.0
-        slices = ReadThere(self._run, connector, shares, self._task.time, now)
+        slices = ReadThere(self._run, connector, shares, self._task.time, now, self._read_before)
         try:
             applied = self._applied(*self._in_slices(slices))
         except ReadFirst:
             self._reads_there = False  # the next batches will have such splits too
             return None
+        self._read_before = slices.schema if len(slices.schema) else None
         if not sum(rows := slices.split_rows(len(splits))):
             applied = Applied(slices.schema.empty_table())
         # The slowest worker to read and the slowest worker to apply may be different ones.

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from sardonyx.connectors.schema import arrow_schema
-from sardonyx.core.column_types import SettledTypes
+from sardonyx.core.settled_types import SettledTypes
 from sardonyx.core.spec import TaskSpec
 from sardonyx.core.units import seconds
 from sardonyx.state.groups import Numbers

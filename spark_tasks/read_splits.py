@@ -12,6 +12,7 @@ import pyarrow as pa
 from sardonyx.connectors.base import DivisibleInput, Split, SplitInput
 from sardonyx.core.column_types import UnfitTypes, together
 from sardonyx.core.errors import InputError
+from sardonyx.core.settled_types import SettledTypes
 from spark_tasks.worker_pool import from_buffer, on_workers, to_buffer
 
 SMALLEST_SLICE = 2_000
@@ -35,20 +36,25 @@ def read_splits(spark: Any, connector: SplitInput, datas: Sequence[dict[str, Any
     return [from_buffer(data) for data in on_workers(spark, "read splits", partial(_read, connector), list(datas))]
 
 
-def joined_splits(tables: Sequence[pa.Table]) -> pa.Table:
+def joined_splits(tables: Sequence[pa.Table], types: SettledTypes | None = None) -> pa.Table:
     """The rows of several splits as one table.
 
+    Args:
+        tables: at least one.
+        types: those of the splits that were read before. These splits may widen them.
+
     Raises:
-        InputError: ``SX-INPUT-SCHEMA``, two of them have different types in one column.
+        InputError: ``SX-INPUT-SCHEMA``, two splits have types in one column that do not go together.
     """
     try:
-        return together(tables)
+        found = together(tables)
+        return found if types is None else types.settle(found)
     except UnfitTypes as error:
         raise InputError(
             "SX-INPUT-SCHEMA",
             "two splits of the input do not have the same columns",
             cause=error.message,
-            fix="declare a schema that fits the whole input",
+            fix="declare a schema that fits the whole input; of a connector of your own, let `read` give a column one type",
         ) from error
 
 

@@ -93,6 +93,7 @@ class ReadThere(Slices):
         shares: what each worker reads.
         time: where the rows have their times, if the input says so.
         now: seconds since 1970, by this machine.
+        like: the columns that splits had before; None: there were none.
     """
 
     def __init__(
@@ -102,8 +103,10 @@ class ReadThere(Slices):
         shares: Sequence[Sequence[Part]],
         time: TimeSpec | None = None,
         now: float = 0.0,
+        like: pa.Schema | None = None,
     ) -> None:
         super().__init__(send)
+        self._like = like
         self._connector = connector
         self._shares = shares
         self._time = time
@@ -128,6 +131,8 @@ class ReadThere(Slices):
     @property
     def schema(self) -> pa.Schema:
         """Of the rows read."""
+        if self._like is not None:
+            return self._like
         return next((read.schema for read in self._read if len(read.schema)), pa.schema([]))
 
     @property

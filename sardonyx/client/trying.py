@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from peer.allowed import open_code
-from peer.topic_rows import read_topic
+from peer.topic_rows import Formats, read_topic
 from queues import block
 from queues.batch import Batch
 from sardonyx.client.ids import job_gone
@@ -32,7 +32,7 @@ from sardonyx.core.spec import JobSpec, decode_spec, stateful
 from sardonyx.core.text import listed
 from sardonyx.core.trial import Comparison, Difference, Outcome, Row, TaskTrial, compare_records, compare_tables
 from sardonyx.runtime.secret_values import resolved
-from sardonyx.runtime.settings_sections import PeerSettings, SchemaRegistry, SparkSettings
+from sardonyx.runtime.settings_sections import PeerSettings, SparkSettings
 from sardonyx.state.look import json_form
 from spark_tasks.code import CodeBundle
 from spark_tasks.trial import Tried, try_functions
@@ -170,19 +170,20 @@ def _rows(client: Client, stage: Stage, facts: Mapping[str, LinkFacts], rows: in
 
     settings = client.settings
     share = -(-rows // sum(facts[link.name].partitions for link in stage.ingress))
+    formats = Formats(settings.kafka.registry)
     tables, unread = list[pa.Table](), 0
     for link in stage.ingress:
         for place, messages in recent(settings, link, facts[link.name], share).items():
             if not messages:
                 continue
-            table, bad = _decoded(link, place, messages, settings.kafka.registry)
+            table, bad = _decoded(link, place, messages, formats)
             tables.append(table.slice(max(0, table.num_rows - share)))
             unread += bad
     # pyarrow takes a slice of a table without columns for one of as many rows as were asked for.
     return (together(tables).slice(0, rows) if any(map(len, tables)) else pa.table({})), unread
 
 
-def _decoded(link: Link, place: Partition, messages: Sequence[Any], known: SchemaRegistry) -> tuple[pa.Table, int]:
+def _decoded(link: Link, place: Partition, messages: Sequence[Any], formats: Formats) -> tuple[pa.Table, int]:
     if link.kind == "internal":
         return together([block.decode([message.value()]) for message in messages]), 0
     batch = Batch(
@@ -190,7 +191,7 @@ def _decoded(link: Link, place: Partition, messages: Sequence[Any], known: Schem
         positions={place: Position(messages[-1].offset() + 1)},
         spans={link.name: [(place, len(messages))]},
     )
-    read = read_topic(link, messages, known, batch, time.time())
+    read = read_topic(link, messages, formats, batch, time.time())
     return read.table, len(read.unread)
 
 

@@ -182,7 +182,9 @@ class Decoded(NamedTuple):
 
 
 class TopicFormat(Protocol):
-    """How rows are written to a user's topic, one record a row, and how they are read back."""
+    """How rows are written to a user's topic, one record a row, and how they are read back. A reader keeps one: where nothing
+    declares the types, the records that it has read settle them.
+    """
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Return the rows of the records that can be read, in order. Only raw reads keys; None: the records have none."""

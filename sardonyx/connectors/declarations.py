@@ -119,8 +119,8 @@ def kafka(
     Args:
         topic: its name. An output topic is created if it is missing.
         format: ``json`` (an object a record), ``raw`` (the bytes), ``avro`` or ``protobuf`` (with a schema registry).
-        schema: input, all but raw: columns and their Spark types. Without it, json: they are inferred; avro and protobuf:
-            they are those of the schemas that the records were written with.
+        schema: input, all but raw: columns and their Spark types. Without it, json: the records settle the types, in their
+            order; avro and protobuf: they are those of the schemas that the records were written with.
         start: input, required: ``"earliest"``, ``"latest"``, a time with its zone, or offsets by partition.
         end: input: where the job ends: ``"latest"`` (as it is at submission), a time, offsets, or ``"marker"``: at the first
             end marker of each partition, which another job writes with ``end_marker``. None: it never ends.

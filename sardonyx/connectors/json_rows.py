@@ -1,4 +1,4 @@
-"""JSON objects, one a record, as rows of a table. Unreadable records are reported by their index. Pure.
+"""JSON objects, one a record, as rows of a table with declared columns. Unreadable records are reported by their index. Pure.
 
 The records of a batch are joined by line feeds, and Arrow parses them in one go. This is safe. Each record begins with
 ``{`` and ends with ``}``. In JSON, no ``{`` may follow a ``}``, and no string may hold a line feed. Records
@@ -31,54 +31,49 @@ Arrow's JSON reader refuses 1.50 for a decimal(10,1), although nothing would be 
 """
 _MOST_BYTES = 1 << 30
 """Arrow's JSON blocks are counted in 32 bits; larger batches are parsed in halves."""
-_DEEPEST = 64
-"""Levels of nesting from which on types are not inferred: Arrow recurses, and far deeper its stack would overflow."""
 _TWICE = re.compile(r"Column\(/(.*?)\) was specified twice")
 
 Bad = tuple[int, str]
 """Index of a record and what is wrong with it."""
 
 
-def decode(values: Sequence[bytes | None], schema: pa.Schema | None) -> tuple[pa.Table, list[Bad]]:
+def decode(values: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, list[Bad]]:
     """Return the rows of the records that can be read, in order, and the others with the reason.
 
     Args:
         values: JSON objects, pretty-printed or not. None (a tombstone) and blank ones count as bad.
         schema: the declared columns. Missing fields are null, other fields are ignored, and the table has exactly these
-            types. None: the types are taken from this batch; see :func:`_inferred`.
+            types. Without declared columns: :mod:`sardonyx.connectors.json_inferred`.
     """
-    if schema is not None and (joined := _joined(values)) is not None:
+    if (lines := joined(values)) is not None:
         with contextlib.suppress(ValueError, pa.ArrowException):
-            return _Parser(schema).of_joined(joined, len(values)), []
+            return _Parser(schema).of_joined(lines, len(values)), []
     bad: list[Bad] = []
     records: list[bytes] = []
     places: list[int] = []
     for place, value in enumerate(values):
         try:
-            records.append(_one_line(value))
+            records.append(one_line(value))
             places.append(place)
         except ValueError as error:
             bad.append((place, str(error)))
-    if schema is None:
-        table, worse = _inferred(records)
-    else:
-        table, worse = _halved(records, _Parser(schema))
+    table, worse = _halved(records, _Parser(schema))
     bad += [(places[index], reason) for index, reason in worse]
     return table, sorted(bad)
 
 
-def _joined(values: Sequence[bytes | None]) -> bytes | None:
+def joined(values: Sequence[bytes | None]) -> bytes | None:
     """Join all records by line feeds, if each is plainly one line from ``{`` to ``}``. Nearly all batches are."""
     try:
-        joined = b"\n".join(values)  # type: ignore[arg-type]
+        lines = b"\n".join(values)  # type: ignore[arg-type]
     except TypeError:  # a tombstone
         return None
     seams = len(values) - 1
-    plain = joined.startswith(b"{") and joined.endswith(b"}") and b"\r" not in joined
-    return joined if plain and joined.count(b"\n") == joined.count(b"}\n{") == seams else None
+    plain = lines.startswith(b"{") and lines.endswith(b"}") and b"\r" not in lines
+    return lines if plain and lines.count(b"\n") == lines.count(b"}\n{") == seams else None
 
 
-def _one_line(value: bytes | None) -> bytes:
+def one_line(value: bytes | None) -> bytes:
     """The record without anything that would break it apart when records are joined by line feeds."""
     if value is None:
         raise ValueError("it has no value (a tombstone)")
@@ -123,13 +118,13 @@ class _Parser:
         """Parse all records into a table. Raises if even one of them does not fit."""
         if self._reshape:
             records = [self._reshaped(record) for record in records]
-        return self._shaped(_parse(records, self._wire))
+        return self._shaped(parse(records, self._wire))
 
-    def of_joined(self, joined: bytes, records: int) -> pa.Table:
-        """Do the same as :meth:`table` for the result of :func:`_joined`."""
+    def of_joined(self, lines: bytes, records: int) -> pa.Table:
+        """Do the same as :meth:`table` for the result of :func:`joined`."""
         if self._reshape:
-            return self.table(joined.split(b"\n"))
-        return self._shaped(_parse_joined(joined, records, self._wire))
+            return self.table(lines.split(b"\n"))
+        return self._shaped(parse_joined(lines, records, self._wire))
 
     def _shaped(self, found: pa.Table) -> pa.Table:
         """Convert what was parsed to the declared types."""
@@ -164,20 +159,25 @@ class _Parser:
             raise ValueError(str(error)) from None
 
 
-def _parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
+def parse(records: list[bytes], schema: pa.Schema | None) -> pa.Table:
     """Records as Arrow parses them, with the guard that this module's docstring explains."""
     if not all(record[0] == 0x7B and record[-1] == 0x7D for record in records):
         raise ValueError("it is no JSON object")
-    return _parse_joined(b"\n".join(records), len(records), schema)
+    return parse_joined(b"\n".join(records), len(records), schema)
 
 
-def _parse_joined(joined: bytes, records: int, schema: pa.Schema | None) -> pa.Table:
-    if len(joined) > _MOST_BYTES and records > 1:
+def parse_joined(lines: bytes, records: int, schema: pa.Schema | None) -> pa.Table:
+    """The same of records that are joined by line feeds, each of them from ``{`` to ``}``. Without a schema, Arrow infers one.
+
+    Raises:
+        ValueError, pa.ArrowException: a record cannot be read; or they are too many bytes.
+    """
+    if len(lines) > _MOST_BYTES and records > 1:
         raise ValueError("too much at one go")
-    joined.decode()  # Arrow lets through bytes that are not UTF-8
+    lines.decode()  # Arrow lets through bytes that are not UTF-8
     table = pj.read_json(
-        pa.BufferReader(joined),
-        read_options=pj.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+        pa.BufferReader(lines),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
         parse_options=pj.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
         ),
@@ -305,93 +305,3 @@ def _digits_kept(record: bytes) -> Any:
         return json.loads(record.decode(), parse_float=keep, parse_int=keep, parse_constant=keep)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-# --- Without a declared schema ----------------------------------------------------------------------------------------
-
-
-def _inferred(records: list[bytes]) -> tuple[pa.Table, list[Bad]]:
-    """Infer the types from this batch.
-
-    Whole numbers become bigint and other numbers double. Texts become string, even if they look like a moment. A column
-    with only nulls becomes string. A column with several kinds of values becomes string too, as JSON text.
-    """
-    bad = [(index, f"it is nested deeper than {_DEEPEST}") for index, record in enumerate(records) if _too_deep(record)]
-    if bad:
-        deep = {index for index, _ in bad}
-        records = [b"" if index in deep else record for index, record in enumerate(records)]
-    try:
-        found = _parse([record for record in records if record], None) if any(records) else pa.table({})
-    except (ValueError, pa.ArrowException):
-        good = []
-        for index, record in enumerate(records):
-            reason = _not_an_object(record) if record else ""
-            if reason:
-                bad.append((index, reason))
-            elif record:
-                good.append(record)
-        return _by_hand(good), bad
-    plain = pa.schema([field.with_type(_plain(field.type)) for field in found.schema])
-    # What Arrow infers lists from, it parses wrongly: it loses the nulls at their beginning.
-    is_sound = plain == found.schema and not any(_has(pa.types.is_list, kind) for kind in plain.types)
-    return (found if is_sound else _parse([record for record in records if record], plain)), bad
-
-
-def _too_deep(record: bytes) -> bool:
-    """Whether a record is nested so deeply that Arrow would end this process instead of refusing it."""
-    if record.count(b"[") + record.count(b"{") <= _DEEPEST:
-        return False
-    try:
-        level = [orjson.loads(record)]
-    except orjson.JSONDecodeError as error:
-        return "depth" in str(error)
-    for _ in range(_DEEPEST):
-        level = [
-            item
-            for value in level
-            if isinstance(value, list | dict)
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not level:
-            return False
-    return any(isinstance(value, list | dict) for value in level)
-
-
-def _not_an_object(record: bytes) -> str:
-    try:
-        found = orjson.loads(record)
-    except orjson.JSONDecodeError as broken:
-        return f"it is not JSON: {broken}"
-    return "" if isinstance(found, dict) else "it is JSON, but no object"
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """An inferred type without guesses: a text stays a text, and what was never seen is one too."""
-    if pa.types.is_null(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    return kind
-
-
-def _by_hand(records: list[bytes]) -> pa.Table:
-    """Convert a batch that Arrow cannot infer: slowly, one column at a time, as texts where kinds differ."""
-    if not records:
-        return pa.table({})
-    rows = [orjson.loads(record) for record in records]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
-
-
-def _column(values: list[Any]) -> pa.Array:
-    as_text: Callable[[Any], str | None] = lambda value: (  # noqa: E731 - a table of two cases
-        value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
-    )
-    try:
-        found = pa.array(values)
-    except (pa.ArrowException, OverflowError):
-        return pa.array([as_text(value) for value in values], pa.string())
-    plain = _plain(found.type)
-    return found if plain == found.type else pc.cast(found, plain)

@@ -106,7 +106,8 @@ def files_output(task: TaskSpec, job: str, *, bounded: bool) -> FilesOutput:
 
 
 def topic_format(options: dict[str, Any], registry: SchemaRegistry = NO_REGISTRY) -> TopicFormat:
-    """How rows are written as records on the topic of a ``kafka`` connector.
+    """How rows are written as records on the topic of a ``kafka`` connector. Where no schema declares the types, the records that
+    the object reads settle them, in their order: a reader keeps one.
 
     Args:
         options: of the connector: format, schema, key, and the format's own options.
@@ -124,4 +125,4 @@ def topic_format(options: dict[str, Any], registry: SchemaRegistry = NO_REGISTRY
         case "protobuf":
             return ProtobufFormat(options, registry)
     ddl = options.get("schema")
-    return JsonFormat(None if ddl is None else arrow_schema(ddl), key)
+    return JsonFormat(None if ddl is None else arrow_schema(ddl), key, options.get("topic", ""))

@@ -85,7 +85,9 @@ def type_name(kind: pa.DataType) -> str:
     if kinds.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if kinds.is_list(kind):
-        return f"array<{type_name(kind.value_type)}>"
+        return "array" if kinds.is_null(kind.value_type) else f"array<{type_name(kind.value_type)}>"
+    if kinds.is_struct(kind) and not kind.num_fields:
+        return "struct"
     if kinds.is_struct(kind):
         return f"struct<{', '.join(f'{field.name}: {type_name(field.type)}' for field in kind)}>"
     return _NAMES.get(kind, str(kind))
@@ -356,45 +358,3 @@ def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-class SettledTypes:
-    """The types of one sequence of tables, such as the results of one function: each column keeps the type that it has been
-    given, or becomes a wider one. What was given before never changes.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, pa.DataType] = {}
-        self._large: set[str] = set()
-        """Columns with integers beyond :data:`EXACT`: they cannot become floating point any more."""
-
-    def settle(self, table: pa.Table) -> pa.Table:
-        """The same rows, in the types of those before them, or in wider ones.
-
-        Raises:
-            UnfitTypes: a column has another type than before, and the two do not go together.
-        """
-        columns = [self._settled(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
-        if all(new is old for new, old in zip(columns, table.columns, strict=True)):
-            return table
-        return pa.table(columns, names=table.column_names)
-
-    def _settled(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        known = self._known.get(name)
-        if column.null_count == len(column):
-            return column if known is None else converted(column, known, name)
-        kind = column.type if known is None else common(known, column.type) or common(known, known_part(column))
-        if kind is None:
-            raise UnfitTypes(name, known, column.type)
-        if kinds.is_floating(kind) and name in self._large:
-            raise UnfitTypes(name, known, column.type, f"it has held an integer beyond {EXACT:,}")
-        found = converted(column, kind, name)
-        if kinds.is_int64(kind) and _is_large(found):
-            self._large.add(name)
-        self._known[name] = kind
-        return found
-
-
-def _is_large(column: pa.ChunkedArray) -> bool:
-    least, most = pc.min_max(column).values()
-    return bool(least.as_py() < -EXACT or most.as_py() > EXACT)

@@ -41,7 +41,7 @@ def _idle(task: TaskSpec) -> Iterator[Failure]:
 
 
 def _guessed(spec: JobSpec, task: TaskSpec) -> Iterator[Failure]:
-    """An input whose types are guessed batch by batch, while the state behind it needs types that go together."""
+    """An input whose types its first records settle, in each peer anew, while the state after it needs types that go together."""
     if task.connector != "kafka" or task.type != "input" or task.options.get("format", "json") != "json":
         return
     kept = [each.name for each in spec.catalog if stateful(each) and task in inputs_of(spec, each.name)]
@@ -50,8 +50,9 @@ def _guessed(spec: JobSpec, task: TaskSpec) -> Iterator[Failure]:
             "SX-WARN-GUESSED",
             task,
             f"it has no schema, and task {kept[0]!r} keeps a state of its rows",
-            "the types of JSON are guessed for each batch: where a column has numbers in one and texts, or several kinds, in "
-            "another, they do not fit into one state, and the job fails",
+            "the first value in a column of JSON settles its type, and records that do not fit are bad. Each peer that reads, or "
+            "takes over, settles types anew: where it is numbers for one peer and texts for another, they do not fit into one "
+            "state, and the job fails",
             'give the input schema="user string, amount double" with the columns that the job needs',
         )
 

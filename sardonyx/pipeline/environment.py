@@ -226,11 +226,12 @@ def _written(settings: Settings, output: TaskSpec) -> list[dict[str, Any]]:
 
     if output.connector == "kafka":
         from queues import topics
-        from sardonyx.connectors.registry import topic_format
+        from sardonyx.connectors.topics.written import tables_in
 
-        form = topic_format(output.options, settings.kafka.registry)
         records = topics.read_committed(settings, str(output.options["topic"]))
-        return to_records(form.decode([value for _, value in records], [key for key, _ in records]).table)
+        return [
+            row for table in tables_in(output.options, records, settings.kafka.registry) for row in to_records(table)
+        ]
     from sardonyx.connectors.files.written import rows_in
 
     return to_records(rows_in(str(output.options["path"]), output.options).to_table())

@@ -48,7 +48,7 @@ def of_state(error: UnfitTypes) -> UnfitTypes:
         error.reason,
         who="the state of a window and of the rows for it",
         fix="declare the column that it is made of in `schema=`, of the task with the function or of the input that gives it; or "
-        "convert it before the window. Without `schema=` the types of JSON are guessed batch by batch",
+        "convert it before the window. Without `schema=`, each peer that reads an input settles the types by its first records",
     )
 
 

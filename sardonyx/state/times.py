@@ -122,7 +122,8 @@ def times_of(
         values = values // 1000
     elif unit in _PER_UNIT and unit != "us":
         factor = _PER_UNIT[unit]
-        too_far = np.abs(values) >= _LIMIT // factor
+        most = _LIMIT // factor
+        too_far = (values >= most) | (values <= -most)  # (`np.abs` of the least int64 is negative)
         values = np.where(too_far, _LIMIT, values * np.int64(factor))
     return values, missing | (values >= _LIMIT) | (values <= -_LIMIT)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from peer.batch_result import Result
 from queues import dead_letters
 from queues.messages import Outgoing
-from sardonyx.connectors import registry
 from sardonyx.connectors.records import to_records
+from sardonyx.connectors.topics.written import tables_in
 from sardonyx.core.column_types import together
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Counts
@@ -70,9 +70,7 @@ class TaskResult:
         """
         result = own or cls()
         result.messages = messages
-        keys, values = [key for key, _ in messages], [value for _, value in messages]
-        decoded = registry.topic_format(link.options).decode(values, keys)
-        result.tables = [decoded.table] if result.messages else []
+        result.tables = tables_in(link.options, messages)
         if own is None:
             result.counts = Counts(rows_in=len(result.messages), rows_out=len(result.messages))
         return result

@@ -162,6 +162,19 @@ def test_a_time_out_of_bounds_is_bad(ahead: str | None, tmp_path: Path) -> None:
     assert (error.code, str(2**62) in error.message) == ("SX-TIME-VALUE", True)
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_the_least_and_the_greatest_whole_number_are_no_times(unit: str) -> None:
+    """Neither becomes a moment that is another one."""
+    source = kafka("in", schema="id bigint, at bigint", start="earliest", end="latest")
+    rows = [{"id": number, "at": at} for number, at in enumerate([-(2**63), 2**63 - 1, -(2**62), 1 - 2**63, 1])]
+    result = run_job(job_of(source, event_time("at", unit=unit), on_error="skip"), {"in": rows})
+    assert counts_of(result) == (5, 1, 4, 0)
+    assert [row["last"] for row in result.rows("counted")] == [4]
+    error = result.error("in")
+    assert error is not None
+    assert (error.code, str(-(2**63)) in error.message) == ("SX-TIME-VALUE", True)
+
+
 @pytest.mark.parametrize("kind", ["kafka", "files"])
 def test_whole_numbers_need_a_unit(kind: str) -> None:
     """Without a schema `check` does not see them, so the run must not guess what they count."""

@@ -15,8 +15,9 @@ import pytest
 from queues import block
 from sardonyx.connectors.custom import custom_input
 from sardonyx.connectors.records import to_records, to_table
-from sardonyx.core.column_types import EXACT, SettledTypes, UnfitTypes, common, converted, together
+from sardonyx.core.column_types import EXACT, UnfitTypes, common, converted, together
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.settled_types import SettledTypes
 
 UTC = dt.UTC
 EAST = dt.timezone(dt.timedelta(hours=2))
@@ -85,8 +86,8 @@ VALUES: list[list[Any]] = [
     [None, NOON.replace(tzinfo=UTC), NOON.replace(tzinfo=EAST)],
     [None, True, 9, 10],
     [None, "text", 9, b"bytes", True],
-    [None, [], [1], [2.5], [None], [EXACT + 1]],
-    [None, {"a": 1}, {"a": 2.5, "b": "x"}, {"b": None}, {"a": [1], "b": "x"}],
+    [None, [], [1], [2.5], [None], [EXACT + 1], [[EXACT + 1]], [[0.5]]],
+    [None, {"a": 1}, {"a": EXACT + 1}, {"a": 2.5, "b": "x"}, {"b": None}, {"a": [1], "b": "x"}],
     [None, [dt.date(2026, 11, 29)], [NOON], {"at": NOON}, {"at": NOON.replace(tzinfo=UTC)}],
     [None, Decimal("1.5"), 2.5, True, "x"],
 ]

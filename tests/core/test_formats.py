@@ -297,7 +297,7 @@ def test_failures_show_the_record():
 
 
 def test_inferred_types():
-    """Texts stay texts, nulls become text, kinds that differ become text; the rest is what it looks like."""
+    """Texts stay texts, nulls become text; the rest is what it looks like. The first record settles what a column is."""
     table, bad = bad_reasons([b'{"i":1,"d":1,"t":"2013-01-01","n":null,"x":1,"l":[null]}', b'{"d":0.5,"x":2}'])
     assert bad == {}
     assert {field.name: str(field.type) for field in table.schema} == {
@@ -308,11 +308,15 @@ def test_inferred_types():
         "x": "int64",
         "l": str(pa.list_(pa.string())),
     }
-    table, bad = bad_reasons(
-        [b'{"x":"a","y":1}', b'{"x":[1,2],"y":0.5}', b"[]", b'{"x":null}', b'{"x":18446744073709551615}']
+    decoded = json_format().decode(
+        [b'{"x":"a","y":1}', b'{"x":[1,2],"y":0.5}', b"[]", b'{"x":null}', b'{"x":18446744073709551615}', b'{"y":2.5}']
     )
-    assert list(bad) == [2]
-    assert table.to_pydict() == {"x": ["a", "[1,2]", None, "18446744073709551615"], "y": [1.0, 0.5, None, None]}
+    assert [(index, failure.code) for index, failure in decoded.bad] == [
+        (1, "SX-COLUMN-TYPE"),
+        (2, "SX-RECORD-UNDECODABLE"),
+        (4, "SX-RECORD-UNDECODABLE"),
+    ]
+    assert decoded.table.to_pydict() == {"x": ["a", None, None], "y": [1.0, None, 2.5]}
     assert json_format().decode([]).table.num_rows == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import datetime as dt
 import gzip
+import json
 import sqlite3
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,8 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from sardonyx.connectors.records import to_records
+from sardonyx.connectors.records import to_records, to_table
+from sardonyx.connectors.registry import topic_format
+from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.settled_types import SettledTypes
 from sardonyx.state.codec import Codec, same
 from tests.core.edge_values import (
     CHANGES,
@@ -144,6 +148,83 @@ def given_cell(how: Callable[[Any, Any], Any], kind: Any, value: Any) -> str:
     return "same" if same(value, back) and (value != 0 or str(value) == str(back)) else f"DEFECT {back!r}"
 
 
+# --- Neighbours of other types ----------------------------------------------------------------------------------------
+
+NOON = dt.datetime(2026, 11, 29, 12)  # noqa: DTZ001 - a time without a zone
+NEIGHBOURS: list[tuple[str, Any, str, Any]] = [
+    ("null", None, "9", 9),
+    ("9", 9, '"x"', "x"),
+    ('"x"', "x", "9", 9),
+    ("true", True, "9", 9),
+    ("9", 9, "2.5", 2.5),
+    ("2.5", 2.5, "9", 9),
+    ("2**53 + 1", 2**53 + 1, "0.5", 0.5),
+    ("0.5", 0.5, "2**53 + 1", 2**53 + 1),
+    ("[]", [], "[9]", [9]),
+    ("[9]", [9], "[2.5]", [2.5]),
+    ("[2**53 + 1]", [2**53 + 1], "[0.5]", [0.5]),
+    ("[9]", [9], '["x"]', ["x"]),
+    ("[9]", [9], "9", 9),
+    ("{a: null}", {"a": None}, "{a: 9, b: true}", {"a": 9, "b": True}),
+    ("{a: 2**53 + 1}", {"a": 2**53 + 1}, "{a: 0.5}", {"a": 0.5}),
+    ("{a: 9}", {"a": 9}, "{a: {}}", {"a": {"b": 1}}),
+    ('"2026-11-29"', "2026-11-29", '"2026-11-29T12:00:00Z"', "2026-11-29T12:00:00Z"),
+    ("Decimal 1.10", Decimal("1.10"), "Decimal 100.25", Decimal("100.25")),
+    ("Decimal 1.10", Decimal("1.10"), "9", 9),
+    ("Decimal 1.10", Decimal("1.10"), "2.5", 2.5),
+    ("a date", NOON.date(), "a datetime", NOON),
+    ("a datetime", NOON, "one in UTC", NOON.replace(tzinfo=dt.UTC)),
+]
+"""What two rows hold in one column, one after the other."""
+
+
+def _of_topic(batches: list[list[Any]]) -> tuple[list[Any], str]:
+    """The values of records of JSON without a schema, and what is wrong with one of them."""
+    form, found, wrong = topic_format({"topic": "t"}), list[Any](), ""
+    for batch in batches:
+        decoded = form.decode([json.dumps({NAME: value}).encode() for value in batch])
+        found += [row[NAME] for row in to_records(decoded.table)]
+        wrong = wrong or "".join(f"{failure.code} {failure.message} {failure.cause}" for _, failure in decoded.bad)
+    return found, wrong
+
+
+def _of_function(batches: list[list[Any]]) -> tuple[list[Any], str]:
+    types, found = SettledTypes(), list[Any]()
+    for batch in batches:
+        try:
+            table = types.settle(to_table([{NAME: value} for value in batch], pa.schema([])))
+        except UnfitTypes as error:
+            return found, str(error)
+        found += [row[NAME] for row in to_records(table)]
+    return found, ""
+
+
+def neighbours_cell(how: Callable[[list[list[Any]]], tuple[list[Any], str]], values: list[Any], verdict: str) -> str:
+    """What becomes of two values in one column, whether they come in one batch or in two."""
+    said = set()
+    for batches in ([values], [values[:1], values[1:]]):
+        try:
+            found, wrong = how(batches)
+        except TypeError:
+            return "-"  # JSON does not have it
+        except Exception as error:  # noqa: BLE001 (that is a defect)
+            return f"DEFECT {type(error).__name__}: {error}"
+        whole = len(found) == len(values) and not wrong
+        if not all(map(_alike, found, values)) or not (whole or ("SX-COLUMN-TYPE" in wrong and NAME in wrong)):
+            return f"DEFECT {found} {wrong}"
+        said.add("same" if whole else verdict)
+    return said.pop() if len(said) == 1 else f"DEFECT {said}"
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are the same one. A field that is missing is null."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_alike(one.get(name), other.get(name)) for name in {*one, *other})
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 # --- Compressed files -------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +272,15 @@ def page(folder: Path) -> dict[str, str]:
         [f"`{name}`", *(given_cell(how, kind, value) for how in (_by_function, _by_state))]
         for name, kind, value in GIVEN
     ]
+    beside = [
+        [
+            f"`{first}`",
+            f"`{then}`",
+            neighbours_cell(_of_topic, [one, other], "bad"),
+            neighbours_cell(_of_function, [one, other], "refused"),
+        ]
+        for first, one, then, other in NEIGHBOURS
+    ]
     return {
         "changes": "\n".join(
             textwrap.fill(text, 128, initial_indent=f"{number}. ", subsequent_indent="   ")
@@ -199,6 +289,7 @@ def page(folder: Path) -> dict[str, str]:
         "values": values_table(WAYS, folder),
         "texts": lines(["declared type", "written as", "json", "csv", "a text of SQLite"], texts),
         "given": lines(["value", "row of a function", "`State[T]`"], given),
+        "neighbours": lines(["first", "then", "json without a schema", "rows of a function"], beside),
         "members": lines(
             ["", "two members", "an empty one between", "the last one cut short"],
             [

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from sardonyx.connectors import json_rows, json_text
 from sardonyx.connectors.base import Decoded
-from sardonyx.core.errors import Failure, OutputError
+from sardonyx.connectors.json_inferred import InferringReader
+from sardonyx.core.errors import Failure, OutputError, SardonyxError, failure_of
 from sardonyx.core.text import shorten
 
 VALUE, KEY = "value", "key"
@@ -19,16 +20,21 @@ class JsonFormat:
     """An object a record. See ``docs/connectors.md`` for how each type is written.
 
     Args:
-        schema: declared columns; None: the types of each batch are taken from its records.
+        schema: declared columns; None: the records that this object reads settle the types, in their order.
         key: the column whose value becomes the record's key, as text; None: records have no key.
+        topic: for errors.
     """
 
-    def __init__(self, schema: pa.Schema | None = None, key: str | None = None) -> None:
+    def __init__(self, schema: pa.Schema | None = None, key: str | None = None, topic: str = "") -> None:
         self._schema = schema
         self._key = key
+        self._inferring = InferringReader(f"topic {topic}", {"topic": topic})
 
     def decode(self, values: Sequence[bytes | None], _keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Rows of the records that can be read, in order. Tombstones and empty records count as unreadable."""
+        if self._schema is None:
+            table, unfit = self._inferring.decode(values)
+            return Decoded(table, [(index, _bad(values[index], reason)) for index, reason in unfit])
         table, bad = json_rows.decode(values, self._schema)
         return Decoded(table, [(index, _undecodable(values[index], reason)) for index, reason in bad])
 
@@ -111,6 +117,10 @@ def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
 
 def _described(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns at all"
+
+
+def _bad(value: bytes | None, reason: str | SardonyxError) -> Failure:
+    return _undecodable(value, reason) if isinstance(reason, str) else failure_of(reason)
 
 
 def _undecodable(value: bytes | None, reason: str) -> Failure:

@@ -25,7 +25,9 @@ from sardonyx.connectors.topics import avro_types
 from sardonyx.connectors.topics.formats import keys_of
 from sardonyx.connectors.usual import usual_table
 from sardonyx.connectors.values import of_python, parsed
-from sardonyx.core.errors import Failure, InputError, OutputError, SetupError
+from sardonyx.core.column_types import common_schema
+from sardonyx.core.errors import Failure, OutputError, SetupError, failure_of
+from sardonyx.core.settled_types import Misfit, ReadTypes, beyond_exact, places
 from sardonyx.core.text import shorten
 from sardonyx.runtime.settings_sections import SchemaRegistry
 
@@ -42,6 +44,45 @@ class Written(NamedTuple):
     """The columns of a record; in Protobuf a schema may hold several messages."""
     read: Reading
     """A whole record, its head included, as a row."""
+
+
+class _Columns:
+    """The columns of a batch: those of the schemas that its records were written with, in the types that are settled."""
+
+    def __init__(self, types: ReadTypes) -> None:
+        self._types = types
+        self._like = pa.schema([])
+        self._known: dict[int, tuple[pa.Schema, Misfit | None]] = {}
+        """By the identity of a schema: it, and why it does not fit."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._types.schema(self._like)
+
+    def add(self, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+        """Add the columns of the next record. ``rows``: those before it.
+
+        Raises:
+            Misfit: they do not go together with what is settled.
+        """
+        known = self._known.get(id(schema))
+        if known is None:
+            known = self._known[id(schema)] = schema, self._misfit(schema, rows)
+        if known[1] is not None:
+            raise known[1]
+
+    def _misfit(self, schema: pa.Schema, rows: list[dict[str, Any]]) -> Misfit | None:
+        given = dict(places(schema))
+        try:
+            changes = self._types.widened(given)
+            if any(map(pa.types.is_floating, changes.values())):  # unless the rows hold integers that are lost by that
+                self._types.take({}, beyond_exact(_table(rows, self.schema)[0], pa.int64(), self._types.large))
+                changes = self._types.widened(given)
+        except Misfit as error:
+            return error
+        self._types.take(changes)
+        self._like = common_schema(self._like, schema)
+        return None
 
 
 class _Registered(ABC):
@@ -72,6 +113,7 @@ class _Registered(ABC):
         self._address = _address(found.url)
         self._client = schema_registry.client(found, os.getpid())
         self._schemas: dict[int, Written | str] = {}
+        self._types = ReadTypes()
         self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -79,33 +121,43 @@ class _Registered(ABC):
     def decode(self, values: Sequence[bytes | None], _keys: Sequence[bytes | None] | None = None, /) -> Decoded:
         """Rows of the records that can be read, in order, with the columns of all schemas that they were written with.
 
+        A record is bad if the types of its schema do not go together with those before it.
+
         Raises:
             SetupError: ``SX-REGISTRY-UNREACHABLE``, ``SX-REGISTRY-DENIED``: without it one cannot say whether a record is bad.
-            InputError: ``SX-INPUT-SCHEMA``, two schemas have one column in types that do not go together.
         """
         rows: list[dict[str, Any]] = []
         bad: list[tuple[int, Failure]] = []
-        places: list[int] = []
-        schemas: dict[str, pa.Schema] = {}
+        at: list[int] = []
+        columns = _Columns(self._types)
+        # A schema that the registry lacked may be there by now.
+        self._schemas = {number: found for number, found in self._schemas.items() if not isinstance(found, str)}
         for index, value in enumerate(values):
             schema = self._schema_of(value)
             if isinstance(schema, str) or value is None:
                 bad.append((index, _undecodable(value, str(schema))))
                 continue
             try:
-                rows.append(schema.read(value))
-                columns = schema.columns(value)
+                read = schema.read(value)
+                own = schema.columns(value)
             except Exception as error:  # (whatever a decoder meets in bytes that are none of its own)
                 if _is_of_network(error):  # which says nothing about the record
                     raise self._unreachable(error) from error
-                del rows[len(places) :]
                 bad.append((index, _undecodable(value, f"{type(error).__name__}: {error}")))
                 continue
-            schemas.setdefault(str(columns), columns)
-            places.append(index)
-        wanted = self._declared or self._unified(list(schemas.values()))
-        table, unfit = _table(rows, wanted)
-        bad += [(places[at], _undecodable(values[places[at]], reason)) for at, reason in unfit]
+            try:
+                if self._declared is None:
+                    columns.add(own, rows)
+            except Misfit as error:
+                held = shorten(repr(read.get(error.place[0])))
+                bad.append((index, failure_of(error.of(f"topic {self._topic}", held, {"topic": self._topic}))))
+                continue
+            rows.append(read)
+            at.append(index)
+        table, unfit = _table(rows, self._declared or columns.schema)
+        if self._declared is None:
+            self._types.take({}, beyond_exact(table, pa.int64(), self._types.large))
+        bad += [(at[row], _undecodable(values[at[row]], reason)) for row, reason in unfit]
         return Decoded(table, sorted(bad, key=lambda item: item[0]))
 
     def _schema_of(self, value: bytes | None) -> Written | str:
@@ -138,18 +190,6 @@ class _Registered(ABC):
     @abstractmethod
     def _written(self, schema: Any) -> Written:
         """How records of a schema are read. Raises ``ValueError`` or ``KeyError`` if they cannot be."""
-
-    def _unified(self, schemas: list[pa.Schema]) -> pa.Schema:
-        try:
-            return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
-        except pa.ArrowException as error:
-            raise InputError(
-                "SX-INPUT-SCHEMA",
-                f"records of topic {self._topic} were written with schemas that contradict each other",
-                cause=str(error),
-                fix="declare the columns: schema=...",
-                where={"topic": self._topic},
-            ) from error
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
