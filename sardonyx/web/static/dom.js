@@ -63,9 +63,13 @@ function set(node, name, value, before) {
     for (const each of Object.keys(before || {})) if (!value || !(each in value)) node.style.removeProperty(each);
     for (const [each, text] of Object.entries(value || {}))
       if (!before || before[each] !== text) node.style.setProperty(each, text);
-  } else if (name === "value" || name === "checked") {
-    if (node[name] !== value && document.activeElement !== node) node[name] = value === null ? "" : value;
-    if (name === "value" && node.type === "range") node.value = value;
+  } else if (name === "checked") {
+    node.checked = Boolean(value);
+  } else if (name === "value") {
+    // A field keeps what one types into it until another value is wanted; a slider stands where the page puts it.
+    if (value !== before || node.type === "range") node.value = value === null ? "" : value;
+  } else if (name === "selected") {
+    if (value !== before) node.selected = Boolean(value);
   } else if (value === null || value === undefined || value === false) {
     node.removeAttribute(name);
   } else if (node.getAttribute(name) !== String(value)) {
