@@ -50,3 +50,47 @@ def test_going_back_sets_the_form_back() -> None:
         return [...seen, chosen()];
         """
     ) == [["", "incident", "user", "leader"], ["", ""], ["j-1", "user"], ["", ""]]
+
+
+# Lists
+
+
+def test_the_list_of_jobs_is_as_new_as_the_log() -> None:
+    """Each new entry has it asked for again, one question at a time; what came meanwhile is asked for after that."""
+    assert play(
+        """
+        const jobs = (n, status) => ({ ...given.jobs, n, items: given.jobs.items.map((each) => ({ ...each, status })) });
+        const asked = () => page.asked.filter((each) => each.startsWith("/jobs")).length;
+        const seen = [];
+        page.answers["/jobs"] = jobs(8, "planning");
+        await page.open("/jobs");
+        await page.streams[0].send("standing", given.standing);
+        seen.push([page.text().includes("planning"), asked()]);
+        const slow = page.promised();
+        page.answers["/jobs"] = slow.promise;
+        for (const last of [9, 10, 11]) await page.streams[0].send("standing", { ...given.standing, last });
+        seen.push([page.text().includes("planning"), asked()]);
+        page.answers["/jobs"] = jobs(11, "completed");
+        slow.give(jobs(9, "running"));
+        await page.pass(20);
+        seen.push([page.text().includes("completed"), asked()]);
+        return seen;
+        """,
+    ) == [[True, 1], [True, 2], [True, 3]]
+
+
+def test_a_long_list_of_jobs_is_asked_for_as_long_as_it_is() -> None:
+    """Who has read on in it keeps what was read, as new as the rest."""
+    assert play(
+        """
+        const line = given.jobs.items[0];
+        const jobs = (from, to) => Array.from({ length: to - from }, (_, n) => ({ ...line, id: `j-${from + n}` }));
+        page.answers["/jobs"] = { ...given.jobs, items: jobs(0, 100), next: "/api/v1/jobs?after=j-99" };
+        await page.open("/jobs");
+        page.answers["/jobs"] = { ...given.jobs, items: jobs(100, 130), next: null };
+        await page.press(page.named("more"));
+        page.answers["/jobs"] = (path) => ({ ...given.jobs, n: 9, items: jobs(0, 130), next: path });
+        await page.streams[0].send("standing", { ...given.standing, last: 9 });
+        return [page.asked.filter((each) => each.startsWith("/jobs")), page.body.all("tr").length];
+        """,
+    ) == [["/jobs", "/jobs?after=j-99", "/jobs?limit=130"], 131]

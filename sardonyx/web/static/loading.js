@@ -27,7 +27,16 @@ export function pathOf(route) {
     return `/dead-letters/${job}/${encodeURIComponent(route.task)}${asks(route, ["first", "limit"])}`;
   if (route.page === "link")
     return `/jobs/${job}/links/${encodeURIComponent(route.link)}/rows${asks(route, ["begin", "limit", "partition"])}`;
-  return route.page === "jobs" ? `/jobs${at}` : `/jobs/${job}/overview${at}`;
+  return route.page === "jobs" ? `/jobs${at || asMany()}` : `/jobs/${job}/overview${at}`;
+}
+
+const PART = 100; // jobs that the server gives without a limit
+const MOST = 1000; // jobs that it gives at once
+
+/** The number of jobs that are asked for: as many as someone has read. */
+function asMany() {
+  const count = store.data && store.data.items ? store.data.items.length : 0;
+  return count > PART ? `?limit=${Math.min(count, MOST)}` : "";
 }
 
 /** The part of the page's query that its data depend on. */
@@ -50,12 +59,30 @@ export async function load() {
   }
   flying = route.at === null ? null : page;
   await loaded(route);
-  if (route.at === null) return;
+  if (route.at === null) {
+    void refresh();
+    return;
+  }
   flying = null;
   if (!again) return;
   again = false;
   if (screen()) redraw();
   else void load();
+}
+
+const LISTS = new Set(["log", "jobs", "capacity"]);
+
+const listed = () => (store.route.page === "log" ? store.log : store.data);
+
+/** Get the list that is shown anew, one question at a time, as long as it is older than the log: the stream brings no lists. */
+async function refresh() {
+  const { route, standing } = store;
+  if (!standing || store.busy || !LISTS.has(route.page) || route.at !== null || route.query.before) return;
+  if (route.page === "log" && route.n !== null) return;
+  const list = listed();
+  if (list && !store.problem && (route.page === "log" ? list.last : list.n) === standing.last) return;
+  await loaded(route);
+  if (store.standing !== standing) void refresh();
 }
 
 async function loaded(route) {
@@ -152,8 +179,7 @@ export function take(named, data, gone) {
   const { route } = store;
   if (named === "standing") {
     if (!store.session) void know();
-    if (route.page === "log" && route.n === null && !route.query.before) void load();
-    if (route.page === "capacity" && route.at === null && store.data && store.data.n !== data.last) void load();
+    void refresh();
     if (!store.scale || store.scale.last !== data.last) void rescale();
     return;
   }
