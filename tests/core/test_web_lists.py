@@ -55,6 +55,24 @@ def test_going_back_sets_the_form_back() -> None:
 # Lists
 
 
+def test_items_of_one_key_all_stay() -> None:
+    """Two events of one entry of the log, at each drawing; each has the same node as before."""
+    texts, same = play(
+        """
+        const { draw, h } = await load("dom.js");
+        const list = document.createElement("ol");
+        const drawn = (...texts) => draw(list, texts.map((text) => h("li", { key: text[0] }, text)));
+        drawn("5 a", "5 b", "6 c");
+        const before = [...list.childNodes];
+        drawn("5 a", "5 b", "6 c");
+        drawn("7 d", "5 a", "5 b", "6 c");
+        return [list.childNodes.map((each) => each.textContent), before.every((node, n) => node === list.childNodes[n + 1])];
+        """
+    )
+    assert texts == ["7 d", "5 a", "5 b", "6 c"]
+    assert same
+
+
 def test_the_list_of_jobs_is_as_new_as_the_log() -> None:
     """Each new entry has it asked for again, one question at a time; what came meanwhile is asked for after that."""
     assert play(

@@ -9,14 +9,16 @@ export function h(tag, props, ...children) {
 
 const isShown = (child) => child !== null && child !== undefined && child !== false && child !== "";
 
-/** Make the children of a node look like this list. */
+/** Make the children of a node look like this list. Several may have one key: they keep their nodes in order. */
 export function draw(parent, children) {
   const space = parent.namespaceURI === SVG ? SVG : null;
   const keyed = new Map();
-  for (const node of parent.childNodes) if (node.sxKey !== undefined) keyed.set(node.sxKey, node);
+  for (const node of parent.childNodes)
+    if (node.sxKey !== undefined) keyed.get(node.sxKey)?.push(node) ?? keyed.set(node.sxKey, [node]);
   let here = parent.firstChild;
   for (const child of children.flat(Infinity).filter(isShown)) {
-    let node = typeof child === "object" && child.props.key !== undefined ? keyed.get(child.props.key) : here;
+    let node =
+      typeof child === "object" && child.props.key !== undefined ? (keyed.get(child.props.key) || []).shift() : here;
     if (!fits(node, child)) node = make(child, space);
     if (node === here) here = here.nextSibling;
     else parent.insertBefore(node, here);
