@@ -112,3 +112,82 @@ def test_a_long_list_of_jobs_is_asked_for_as_long_as_it_is() -> None:
         return [page.asked.filter((each) => each.startsWith("/jobs")), page.body.all("tr").length];
         """,
     ) == [["/jobs", "/jobs?after=j-99", "/jobs?limit=130"], 131]
+
+
+OLDER = """
+    const lines = (from) => [0, 1].map((n) => ({ ...given.log.items[0], n: from - n, summary: `summary ${from - n}` }));
+    const part = (from) => ({ ...given.log, items: lines(from), next: `/api/v1/log?before=${from - 1}` });
+    const shown = () => page.body.all("ol").flatMap((each) => each.all("a")).map((each) => each.textContent);
+    page.answers["/log"] = part(8);
+    await page.open("/log");
+    await page.streams[0].send("standing", given.standing);
+"""
+
+
+def test_older_entries_of_the_log_stay_when_new_ones_come() -> None:
+    """Until the page is asked for anew; without them, the log shows each new entry."""
+    assert play(
+        OLDER
+        + """
+        page.answers["/log"] = { ...part(9), last: 9 };
+        await page.streams[0].send("standing", { ...given.standing, last: 9 });
+        const newest = shown();
+        page.answers["/log"] = part(7);
+        await page.press(page.named("older"));
+        page.answers["/log"] = { ...part(10), last: 10 };
+        await page.streams[0].send("standing", { ...given.standing, last: 10 });
+        const read = shown();
+        await page.follow("/log?");
+        return [newest, read, shown()];
+        """,
+    ) == [["9", "8"], ["9", "8", "7", "6"], ["10", "9"]]
+
+
+def test_the_next_part_of_a_list_comes_once() -> None:
+    """However often one presses, and whatever the stream brings until it is there."""
+    assert play(
+        OLDER
+        + """
+        const slow = page.promised();
+        page.answers["/log"] = slow.promise;
+        await page.press(page.named("older"));
+        await page.press(page.body.all("button").find((each) => "more" in each.dataset));
+        page.answers["/log"] = { ...part(9), last: 9 };
+        await page.streams[0].send("standing", { ...given.standing, last: 9 });
+        slow.give(part(6));
+        await page.pass(20);
+        return shown();
+        """,
+    ) == ["8", "7", "6", "5"]
+
+
+def test_the_next_part_of_a_list_that_is_left_goes_nowhere() -> None:
+    """Not into the list of another page."""
+    assert play(
+        OLDER
+        + """
+        const slow = page.promised();
+        page.answers["/log"] = slow.promise;
+        page.answers["/jobs"] = given.jobs;
+        await page.press(page.named("older"));
+        await page.follow("/jobs");
+        slow.give(part(6));
+        await page.pass(20);
+        return [page.body.all("h1")[0].textContent, page.body.all("tr").length];
+        """,
+    ) == ["Jobs", 2]
+
+
+def test_the_page_says_why_the_next_part_of_a_list_does_not_come() -> None:
+    """One may press again."""
+    assert play(
+        OLDER
+        + """
+        page.answers["/log"] = { code: "SX-WEB-DISK", title: "the disk is full" };
+        await page.press(page.named("older"));
+        const said = page.text().includes("the disk is full");
+        page.answers["/log"] = part(6);
+        await page.press(page.named("older"));
+        return [said, page.text().includes("the disk is full"), shown()];
+        """,
+    ) == [True, False, ["8", "7", "6", "5"]]

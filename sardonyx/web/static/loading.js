@@ -78,20 +78,27 @@ const listed = () => (store.route.page === "log" ? store.log : store.data);
 async function refresh() {
   const { route, standing } = store;
   if (!standing || store.busy || !LISTS.has(route.page) || route.at !== null || route.query.before) return;
-  if (route.page === "log" && route.n !== null) return;
+  if ((route.page === "log" && route.n !== null) || readsOn()) return;
   const list = listed();
   if (list && !store.problem && (route.page === "log" ? list.last : list.n) === standing.last) return;
-  await loaded(route);
+  await loaded(route, () => !readsOn());
   if (store.standing !== standing) void refresh();
 }
 
-async function loaded(route) {
+/** Whether someone reads on in the list that is shown: a new one would take away what was read. */
+function readsOn() {
+  const list = listed();
+  if (!list || store.problem) return false;
+  return list.asking || list.failed || (list.paged && (store.route.page === "log" || list.items.length > MOST));
+}
+
+async function loaded(route, wanted = () => true) {
   const mine = ++asked;
   store.busy = true;
   const done = (change) => {
     if (mine === asked) {
       store.busy = false;
-      change();
+      if (wanted()) change();
       redraw();
     }
   };
@@ -254,13 +261,20 @@ function tell(before, data) {
   store.said = `Task ${worse.name}: ${worse.verdict.word}`;
 }
 
-
-/** Get the next part of a list. */
+/** Get the next part of the list that is shown. If that is another one by then, it is not wanted any more. */
 export async function more(path) {
-  const page = await ask(path.replace("/api/v1", ""));
-  const list = store.route.page === "log" ? store.log : store.data;
-  list.items = [...list.items, ...page.items];
-  list.next = page.next;
+  const list = listed();
+  if (!list || list.asking) return;
+  Object.assign(list, { asking: true, failed: null });
+  redraw();
+  try {
+    const page = await ask(path.replace("/api/v1", ""));
+    Object.assign(list, { items: [...list.items, ...page.items], next: page.next, paged: true });
+  } catch (error) {
+    list.failed = problemOf(error);
+  }
+  list.asking = false;
+  void refresh();
   redraw();
 }
 
