@@ -28,6 +28,7 @@ export const store = {
 };
 
 const AGAIN = 1500; // milliseconds until a stream that broke is begun again
+const SILENT = 40000; // milliseconds without a word after which a stream is broken: a server says something each 15 s
 
 let drawn = () => {};
 let waiting = false;
@@ -152,23 +153,25 @@ export function listen(wanted, take) {
   if (stream && topics === wanted) return;
   hush();
   topics = wanted;
-  stream = new AbortController();
+  stream = { attempt: null };
   void follow(stream, wanted, take);
 }
 
 /** Stop listening, while the page is hidden. */
 export function hush() {
-  if (stream) stream.abort();
+  if (stream) stream.attempt.abort();
   stream = null;
 }
 
 async function follow(mine, wanted, take) {
   while (mine === stream) {
+    mine.attempt = new AbortController();
     try {
       await read(mine, wanted, take);
     } catch {
       // it broke, or the server is away
     }
+    mine.attempt.abort(); // or an answer that was not read to its end would keep its connection
     if (mine !== stream) return;
     if (store.broken === null) store.broken = Date.now();
     redraw();
@@ -179,7 +182,8 @@ async function follow(mine, wanted, take) {
 /** Read one stream to its end. A browser's own `EventSource` cannot send a token. */
 async function read(mine, wanted, take) {
   const path = `/api/v1/stream?topics=${encodeURIComponent(wanted)}`;
-  const answer = await fetch(path, { headers: withToken(), signal: mine.signal });
+  const { attempt } = mine;
+  const answer = await heard(attempt, () => fetch(path, { headers: withToken(), signal: attempt.signal }));
   if (answer.status === 401) {
     store.problem = await answer.json();
     if (mine === stream) stream = null;
@@ -194,7 +198,7 @@ async function read(mine, wanted, take) {
       kept.clear();
       redraw();
     }
-    const { value, done } = await reader.read();
+    const { value, done } = await heard(attempt, () => reader.read());
     if (done || mine !== stream) return;
     const frames = (text + value).split("\n\n");
     text = frames.pop();
@@ -207,5 +211,19 @@ async function read(mine, wanted, take) {
       take(topic, data, event[1] === "gone");
     }
     redraw();
+  }
+}
+
+/** Wait for the next word of the server. One that does not come ends the attempt: a connection can die without a word. */
+async function heard(attempt, next) {
+  const since = Date.now();
+  const late = setTimeout(() => {
+    if (store.broken === null) store.broken = since;
+    attempt.abort();
+  }, SILENT);
+  try {
+    return await next();
+  } finally {
+    clearTimeout(late);
   }
 }
