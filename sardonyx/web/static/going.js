@@ -25,7 +25,10 @@ export function start(keepData) {
     (ASKING.has(route.page) && pathOf(before) !== pathOf(route));
   store.route = route;
   store.from = entryIn(route.query.from);
-  if (!same) Object.assign(store, { data: null, problem: null, entry: null, diff: null, stream: null });
+  if (!same) {
+    Object.assign(store, { data: null, problem: null, entry: null, diff: null });
+    Object.assign(store, { stream: null, batches: null, partitions: null });
+  }
   if (!same) unscaled();
   if (!same) stop();
   if (route.at === null) store.entry = route.page === "log" ? store.entry : null;

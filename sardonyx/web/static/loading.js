@@ -160,6 +160,9 @@ export async function compare() {
   redraw();
 }
 
+/** Whether the page is still that of this job. */
+const isAt = ({ page, job }) => store.route.page === page && store.route.job === job;
+
 let scaled = 0;
 
 /** The scale is that of another page. */
@@ -171,10 +174,12 @@ export function unscaled() {
 async function rescale() {
   if (Date.now() - scaled < 2000 || document.hidden) return;
   scaled = Date.now();
-  const job =
-    store.route.page === "job" && store.data && store.data.job ? `&job=${encodeURIComponent(store.data.job.id)}` : "";
+  const { route, data } = store;
+  const job = route.page === "job" && data && data.job ? `&job=${encodeURIComponent(data.job.id)}` : "";
   try {
-    store.scale = await ask(`/log/scale?buckets=1${job}`);
+    const found = await ask(`/log/scale?buckets=1${job}`);
+    if (!isAt(route)) return;
+    store.scale = found;
     redraw();
   } catch {
     scaled = 0;
@@ -217,7 +222,7 @@ async function askOfTask(what, soon) {
   const task = route.task;
   const path = `/jobs/${encodeURIComponent(data.job.id)}/tasks/${encodeURIComponent(task)}/${what}`;
   const found = await ask(path).catch(() => null);
-  if (store.route.task !== task) return;
+  if (!isAt(route) || store.route.task !== task) return;
   store[what] = found && { task, ...found };
   redraw();
 }
@@ -234,6 +239,7 @@ export async function askStream() {
   const after = known === null ? "" : `?after=${known.last}`;
   try {
     const found = await ask(`/jobs/${encodeURIComponent(data.job.id)}/batches${after}`);
+    if (!isAt(route)) return;
     const items = [...(known === null ? [] : known.items), ...found.items].slice(-STREAM);
     store.stream = { ...found, items, job: data.job.id, era, ahead: found.at - Date.now() / 1000 };
     redraw();
