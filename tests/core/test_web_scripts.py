@@ -50,6 +50,22 @@ def test_a_stream_that_cannot_be_read_is_ended() -> None:
     ) == [[True, False], True]
 
 
+def test_a_page_without_its_standing_is_not_live() -> None:
+    """A defect of the server ends the news of one topic: the page keeps what it shows, and says since when and why."""
+    assert play(
+        """
+        page.answers["/cluster"] = given.cluster;
+        await page.open("/");
+        await page.streams[0].send("standing", given.standing);
+        const seen = [page.text().includes("● live")];
+        await page.streams[0].send("standing", { code: "SX-UNEXPECTED", title: "KeyError: 'x'" }, "gone");
+        seen.push(page.text().includes("✕ not live"), page.text().includes("KeyError"), page.text().includes("Deployment test"));
+        await page.streams[0].send("standing", given.standing);
+        return [...seen, page.text().includes("● live")];
+        """,
+    ) == [True, True, True, True, True]
+
+
 # Jobs and tasks
 
 TWO_JOBS = """

@@ -207,12 +207,17 @@ async function read(mine, wanted, take) {
       if (!event) continue;
       if (event[1] === "bye") return;
       const { topic, data } = JSON.parse(/^data: (.*)$/m.exec(frame)[1]);
-      if (topic === "standing") store.standing = data;
-      take(topic, data, event[1] === "gone");
+      const gone = event[1] === "gone";
+      if (topic === "standing") store.standing = gone ? unknown(data) : data;
+      if (topic !== "standing" || !gone) take(topic, data, gone);
     }
     redraw();
   }
 }
+
+/** What the server stands at, if it cannot tell. */
+const unknown = (problem) =>
+  store.standing && { ...store.standing, connected: false, since: Date.now() / 1000, problem: problem.title };
 
 /** Wait for the next word of the server. One that does not come ends the attempt: a connection can die without a word. */
 async function heard(attempt, next) {
