@@ -66,6 +66,27 @@ def test_a_page_without_its_standing_is_not_live() -> None:
     ) == [True, True, True, True, True]
 
 
+def test_what_was_known_of_the_past_is_forgotten_while_the_page_does_not_listen() -> None:
+    """A page that is hidden for 30 s does not listen any more, and the server may begin with another log meanwhile."""
+    assert play(
+        """
+        page.answers["/cluster"] = given.cluster;
+        const asked = () => page.asked.filter((each) => each === "/cluster?at=3").length;
+        const look = async () => {
+            await page.follow("/?at=4");
+            await page.follow("/?at=3");
+            return asked();
+        };
+        await page.open("/?at=3");
+        await page.streams[0].send("standing", given.standing);
+        await page.away(20000);
+        const seen = [await look()];
+        await page.away(40000);
+        return [...seen, await look()];
+        """,
+    ) == [1, 2]
+
+
 # Jobs and tasks
 
 TWO_JOBS = """

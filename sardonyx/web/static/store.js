@@ -145,12 +145,19 @@ export function problemOf(error) {
     : { code: "", title: "the server does not answer", cause: String(error), fix: "is `sardonyx web` still running?" };
 }
 
+/** What was known of the past is asked for again: the server may have begun with another log. */
+function forget() {
+  store.era += 1;
+  kept.clear();
+}
+
 let stream = null;
 let topics = "";
 
 /** Listen to these topics, whose states go to `take`. It begins again by itself when the stream breaks. */
 export function listen(wanted, take) {
   if (stream && topics === wanted) return;
+  if (!stream) forget(); // a page that was hidden for long did not hear whether the server went away
   hush();
   topics = wanted;
   stream = { attempt: null };
@@ -194,8 +201,7 @@ async function read(mine, wanted, take) {
   for (;;) {
     if (store.broken !== null && mine === stream) {
       store.broken = null;
-      store.era += 1;
-      kept.clear();
+      forget();
       redraw();
     }
     const { value, done } = await heard(attempt, () => reader.read());
