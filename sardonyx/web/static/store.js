@@ -51,9 +51,18 @@ export function redraw() {
 /** The entry in a part of a query. */
 export const entryIn = (text) => (/^\d+$/.test(text || "") ? Number(text) : null);
 
+/** A part of an address, decoded; as it is if that cannot be. */
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** What an address asks for. */
 export function readRoute(address) {
-  const parts = address.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = address.pathname.split("/").filter(Boolean).map(decoded);
   const query = Object.fromEntries(address.searchParams);
   const at = entryIn(query.at);
   if (!parts.length) return { page: "cluster", at, query };
