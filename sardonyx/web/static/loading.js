@@ -1,7 +1,7 @@
 // Asks for what the page shows, and takes what the stream brings.
 
 import { filmed, frameOf, prepare } from "./film.js";
-import { ask, problemOf, redraw, store } from "./store.js";
+import { ask, problemOf, redraw, say, store } from "./store.js";
 
 /** Pages for which Kafka is asked. */
 export const ASKING = new Set(["link", "letters", "pile"]);
@@ -264,7 +264,7 @@ function tell(before, data) {
   );
   if (!worse) return;
   told = Date.now();
-  store.said = `Task ${worse.name}: ${worse.verdict.word}`;
+  say(`Task ${worse.name}: ${worse.verdict.word}`);
 }
 
 /** Get the next part of the list that is shown. If that is another one by then, it is not wanted any more. */

@@ -226,7 +226,7 @@ export function jobPage(data) {
         h("h2", { id: "graph" }, "Graph"),
         h(
           "button",
-          { type: "button", "data-table": "", "aria-pressed": String(store.table) },
+          { type: "button", "data-table": "" },
           store.table ? "show as a graph" : "show as a table",
         ),
         data.live

@@ -160,6 +160,20 @@ function forget() {
   kept.clear();
 }
 
+const SAID = 5000; // milliseconds
+let saying = 0;
+
+/** Say a sentence to who hears the page; after a while it is gone, so that the same one can be said again. */
+export function say(text) {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    store.said = "";
+    redraw();
+  }, SAID);
+  store.said = text;
+  redraw();
+}
+
 let stream = null;
 let topics = "";
 
