@@ -120,8 +120,9 @@ class Hub:
         except Exception as error:  # noqa: BLE001 - a defect in one topic ends no other's news
             from sardonyx.web.problems import problem_of
 
-            defect = None if isinstance(error, SardonyxError) else error
-            data, event = problem_of(self._ours(error) if defect else error).encode(), "gone"
+            told = error if isinstance(error, SardonyxError) else self._ours(error)
+            defect = None if told is error else error
+            data, event = problem_of(told).encode(), "gone"
         last = self._frames.get(topic)
         body = b"event: " + event.encode() + b'\ndata: {"topic":"' + topic.encode() + b'","data":' + data + b"}\n\n"
         if last is not None and last.partition(b"\n")[2] == body:
