@@ -87,6 +87,38 @@ def test_what_was_known_of_the_past_is_forgotten_while_the_page_does_not_listen(
     ) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("/?at=3", "/cluster?at=3"),
+        ("/jobs/j-1?at=3", "/jobs/j-1/overview?at=3"),
+        ("/log/3", "/log/3"),
+        ("/log", "/log?"),
+        ("/jobs", "/jobs"),
+    ],
+)
+def test_what_no_stream_brings_is_asked_for_again_once_the_server_was_away(address: str, path: str) -> None:
+    """The log may be another one, of as many entries."""
+    assert play(
+        """
+        const entry = { ...given.log.items[0], event: { at: 1 }, lines: [] };
+        Object.assign(page.answers, { "/cluster": given.cluster, "/jobs/j-1/overview": given.job, "/jobs": given.jobs });
+        Object.assign(page.answers, { "/log": given.log, "/log/3": entry });
+        const asked = () => page.asked.filter((each) => each === given.path).length;
+        await page.open(given.address);
+        await page.streams[0].send("standing", given.standing);
+        const seen = [asked()];
+        await page.streams[0].send("standing", given.standing);
+        await page.streams[0].say("event: bye\\n\\n");
+        await page.pass(2000);
+        for (const each of [1, 2]) await page.streams[1].send("standing", given.standing);
+        return [...seen, asked()];
+        """,
+        address=address,
+        path=path,
+    ) == [1, 2]
+
+
 # Jobs and tasks
 
 TWO_JOBS = """

@@ -45,6 +45,7 @@ function asks(route, names) {
   return query.size ? `?${query}` : "";
 }
 
+let era = 0; // when the page was asked for: what the stream does not bring may be of another log since
 let flying = null; // the page of which a past moment is on its way
 let again = false;
 
@@ -94,6 +95,7 @@ function readsOn() {
 
 async function loaded(route, wanted = () => true) {
   const mine = ++asked;
+  era = store.era;
   store.busy = true;
   const done = (change) => {
     if (mine === asked) {
@@ -191,7 +193,10 @@ export function take(named, data, gone) {
   const { route } = store;
   if (named === "standing") {
     if (!store.session) void know();
-    void refresh();
+    const away = store.era !== era;
+    era = store.era;
+    if (away && (route.at !== null || !topic) && !ASKING.has(route.page) && !readsOn()) void load();
+    else void refresh();
     if (!store.scale || store.scale.last !== data.last) void rescale();
     return;
   }
