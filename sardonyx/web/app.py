@@ -88,7 +88,7 @@ def application(source: Source, port: int, hosts: Iterable[str] = (), access: Ac
         access: tells who asks; None: everyone is a viewer.
     """
     api = Api(source)
-    hub = Hub(api.topic)
+    hub = Hub(api.topic, api.without_secrets)
     source.on_change(hub.changed)
     OPEN_STREAMS.follow(lambda: {(): hub.streams})
 

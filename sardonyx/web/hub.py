@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from sardonyx.core.errors import SardonyxError
+import structlog
+
+from sardonyx.core.errors import SardonyxError, failure_of
+
+log = structlog.get_logger()
 
 LEAST = 0.25
 """Seconds between two frames of one topic."""
@@ -31,15 +35,22 @@ class _Stream:
         self.woken.set()
 
 
+def _ours(error: Exception) -> SardonyxError:
+    return SardonyxError.from_failure(failure_of(error))
+
+
 class Hub:
     """Makes frames and hands them out. Everything but :meth:`changed` runs in the event loop.
 
     Args:
-        make: makes the JSON of a topic; called in a thread. Raises ``SardonyxError`` if there is no such thing (any more).
+        make: makes the JSON of a topic; called in a thread. Raises ``SardonyxError`` if there is no such thing (any more). Any
+            other error of it is logged, and told to those who look at this topic; the others get theirs.
+        ours: makes what is told of such an error.
     """
 
-    def __init__(self, make: Callable[[str], bytes]) -> None:
+    def __init__(self, make: Callable[[str], bytes], ours: Callable[[Exception], SardonyxError] = _ours) -> None:
         self._make = make
+        self._ours = ours
         self._streams: set[_Stream] = set()
         self._frames: dict[str, bytes] = {}
         self._number = 0
@@ -102,17 +113,22 @@ class Hub:
 
     async def _refresh(self, topic: str) -> bytes | None:
         """Make the frame of a topic, and hand it out if it differs from the last one; gives the newest."""
+        defect: Exception | None = None
         try:
             data = await asyncio.to_thread(self._make, topic)
             event = "state"
-        except SardonyxError as error:
+        except Exception as error:  # noqa: BLE001 - a defect in one topic ends no other's news
             from sardonyx.web.problems import problem_of
 
-            data, event = problem_of(error).encode(), "gone"
+            told = error if isinstance(error, SardonyxError) else self._ours(error)
+            defect = None if told is error else error
+            data, event = problem_of(told).encode(), "gone"
         last = self._frames.get(topic)
         body = b"event: " + event.encode() + b'\ndata: {"topic":"' + topic.encode() + b'","data":' + data + b"}\n\n"
         if last is not None and last.partition(b"\n")[2] == body:
             return last
+        if defect:
+            log.error("web_topic_failed", topic=topic, exc_info=defect)
         self._number += 1
         frame = self._frames[topic] = f"id: {self._number}\n".encode() + body
         for stream in self._streams:

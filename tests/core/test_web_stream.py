@@ -10,6 +10,7 @@ from web_site import EVENTS, Site, file_like
 
 from sardonyx.web.api import Api
 from sardonyx.web.hub import Hub
+from tests.waiting import PATIENCE
 
 
 def test_each_topic_is_made_once_however_many_listen_and_a_slow_reader_gets_the_newest() -> None:
@@ -70,6 +71,38 @@ def test_a_job_that_is_gone_is_told_as_a_problem_on_the_stream() -> None:
     frames = asyncio.run(first("job:nix"))
     assert any(b"event: gone" in frame and b"SX-JOB-UNKNOWN" in frame for frame in frames)
     assert any(b'"topic":"standing"' in frame for frame in frames)
+
+
+def test_a_defect_in_one_topic_is_told_and_the_others_go_on() -> None:
+    """On the streams of those who look at it; it is a state again as soon as it can be made."""
+    value = 0
+
+    def make(topic: str) -> bytes:
+        if topic == "job:odd" and value == 1:
+            raise KeyError("x")
+        return json.dumps(value).encode()
+
+    async def play() -> list[tuple[int, str, bytes]]:
+        nonlocal value
+        hub = Hub(make)
+        runs = asyncio.create_task(hub.run())
+        streams = {topic: hub.stream([topic]) for topic in ("job:odd", "cluster")}
+        got: list[tuple[int, str, bytes]] = []
+        for value in (0, 1, 2):
+            hub.changed()
+            for topic, stream in streams.items():
+                async for frame in stream:
+                    if topic.encode() in frame:
+                        got.append((value, topic, frame))
+                        break
+        runs.cancel()
+        return got
+
+    frames = asyncio.run(asyncio.wait_for(play(), PATIENCE))
+    gone = {(value, topic): frame for value, topic, frame in frames if b"event: gone" in frame}
+    assert len(frames) == 6
+    assert list(gone) == [(1, "job:odd")]
+    assert b"SX-UNEXPECTED" in gone[1, "job:odd"]
 
 
 def test_streams_are_counted() -> None:

@@ -59,20 +59,20 @@ export function redoAction(job, task, waiting) {
 function wants(wish) {
   const bytes = crypto.getRandomValues(new Uint8Array(16)); // a page behind a plain proxy has no randomUUID
   const key = [...bytes].map((each) => each.toString(16).padStart(2, "0")).join("");
-  store.wish = { ...wish, key, busy: false, problem: null, done: null };
+  store.wish = { ...wish, key, busy: false, asked: false, problem: null, done: null };
   redraw();
 }
 
 async function carryOut() {
   const wish = store.wish;
-  Object.assign(wish, { busy: true, problem: null });
+  Object.assign(wish, { busy: true, asked: true, problem: null });
   redraw();
   try {
     wish.done = await act(wish.path, wish.key);
   } catch (error) {
     wish.problem = problemOf(error);
     if (wish.problem.code === "SX-JOB-STATE-LOST")
-      Object.assign(wish, { path: `${wish.path}?discard_state=true`, name: "stop, and lose it", bad: true });
+      Object.assign(wish, { path: `${wish.path}?discard_state=true`, name: "stop, and lose it", bad: true, asked: false });
   }
   wish.busy = false;
   redraw();
@@ -104,7 +104,7 @@ export function question() {
             { type: "button", class: wish.bad ? "bad" : "", disabled: wish.busy, onclick: () => void carryOut(), key: "do" },
             wish.busy ? "asking the coordinator …" : wish.name,
           ),
-      h("button", { type: "button", onclick: leave, key: "leave", autofocus: true }, wish.done ? "close" : "do nothing"),
+      h("button", { type: "button", onclick: leave, key: "leave", autofocus: true }, wish.asked ? "close" : "do nothing"),
     ),
   );
 }

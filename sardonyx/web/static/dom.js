@@ -9,14 +9,16 @@ export function h(tag, props, ...children) {
 
 const isShown = (child) => child !== null && child !== undefined && child !== false && child !== "";
 
-/** Make the children of a node look like this list. */
+/** Make the children of a node look like this list. Several may have one key: they keep their nodes in order. */
 export function draw(parent, children) {
   const space = parent.namespaceURI === SVG ? SVG : null;
   const keyed = new Map();
-  for (const node of parent.childNodes) if (node.sxKey !== undefined) keyed.set(node.sxKey, node);
+  for (const node of parent.childNodes)
+    if (node.sxKey !== undefined) keyed.get(node.sxKey)?.push(node) ?? keyed.set(node.sxKey, [node]);
   let here = parent.firstChild;
   for (const child of children.flat(Infinity).filter(isShown)) {
-    let node = typeof child === "object" && child.props.key !== undefined ? keyed.get(child.props.key) : here;
+    let node =
+      typeof child === "object" && child.props.key !== undefined ? (keyed.get(child.props.key) || []).shift() : here;
     if (!fits(node, child)) node = make(child, space);
     if (node === here) here = here.nextSibling;
     else parent.insertBefore(node, here);
@@ -63,9 +65,13 @@ function set(node, name, value, before) {
     for (const each of Object.keys(before || {})) if (!value || !(each in value)) node.style.removeProperty(each);
     for (const [each, text] of Object.entries(value || {}))
       if (!before || before[each] !== text) node.style.setProperty(each, text);
-  } else if (name === "value" || name === "checked") {
-    if (node[name] !== value && document.activeElement !== node) node[name] = value === null ? "" : value;
-    if (name === "value" && node.type === "range") node.value = value;
+  } else if (name === "checked") {
+    node.checked = Boolean(value);
+  } else if (name === "value") {
+    // A field keeps what one types into it until another value is wanted; a slider stands where the page puts it.
+    if (value !== before || node.type === "range") node.value = value === null ? "" : value;
+  } else if (name === "selected") {
+    if (value !== before) node.selected = Boolean(value);
   } else if (value === null || value === undefined || value === false) {
     node.removeAttribute(name);
   } else if (node.getAttribute(name) !== String(value)) {

@@ -2,7 +2,7 @@
 
 import { ASKING, askTask, compare, know, load, pathOf, screen, take, topicOf, unscaled } from "./loading.js";
 import { play, stop } from "./play.js";
-import { entryIn, here, hush, listen, readRoute, redraw, store, useToken } from "./store.js";
+import { decoded, entryIn, here, hush, listen, readRoute, redraw, store, useToken } from "./store.js";
 import { shown } from "./time.js";
 
 /** Show what the address says; with the data that are there if it is the same page. */
@@ -10,7 +10,7 @@ export function start(keepData) {
   const given = /^#token=(.+)$/.exec(location.hash);
   if (given) {
     history.replaceState(history.state, "", location.pathname + location.search); // the address may be sent to others
-    useToken(decodeURIComponent(given[1]));
+    useToken(decoded(given[1]));
     hush();
     void know();
   }
@@ -25,7 +25,10 @@ export function start(keepData) {
     (ASKING.has(route.page) && pathOf(before) !== pathOf(route));
   store.route = route;
   store.from = entryIn(route.query.from);
-  if (!same) Object.assign(store, { data: null, problem: null, entry: null, diff: null, stream: null });
+  if (!same) {
+    Object.assign(store, { data: null, problem: null, entry: null, diff: null });
+    Object.assign(store, { stream: null, batches: null, partitions: null });
+  }
   if (!same) unscaled();
   if (!same) stop();
   if (route.at === null) store.entry = route.page === "log" ? store.entry : null;

@@ -3,7 +3,7 @@
 import { go, start, visit } from "./going.js";
 import { know, load, more } from "./loading.js";
 import { keysOn, nextScheme, remember } from "./settings.js";
-import { here, hush, redraw, store, useToken } from "./store.js";
+import { here, hush, redraw, say, store, useToken } from "./store.js";
 import { nextMark, shown } from "./time.js";
 
 document.addEventListener("click", (event) => {
@@ -73,7 +73,7 @@ document.addEventListener("keydown", (event) => {
     "/": () => (store.route.page === "log" ? document.getElementById("filter-job").focus() : visit("/log")),
     t: () => (store.table = !store.table),
     "?": () => (store.help = !store.help),
-    y: () => void navigator.clipboard.writeText(location.href).then(() => ((store.said = "address copied"), redraw())),
+    y: () => void copy(location.href),
     ",": () => go(shown() - 1),
     ".": () => go(shown() + 1),
     "[": () => nextMark(-1) && go(nextMark(-1).n),
@@ -87,6 +87,15 @@ document.addEventListener("keydown", (event) => {
   act();
   redraw();
 });
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text); // a page without TLS from another machine has no clipboard
+    say("address copied");
+  } catch {
+    say("address not copied: the browser does not let this page");
+  }
+}
 
 /** To the nearest task in the direction of an arrow key, along the edges where there is one. */
 function walk(event) {

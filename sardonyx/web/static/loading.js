@@ -1,7 +1,7 @@
 // Asks for what the page shows, and takes what the stream brings.
 
 import { filmed, frameOf, prepare } from "./film.js";
-import { ask, problemOf, redraw, store } from "./store.js";
+import { ask, problemOf, redraw, say, store } from "./store.js";
 
 /** Pages for which Kafka is asked. */
 export const ASKING = new Set(["link", "letters", "pile"]);
@@ -27,7 +27,16 @@ export function pathOf(route) {
     return `/dead-letters/${job}/${encodeURIComponent(route.task)}${asks(route, ["first", "limit"])}`;
   if (route.page === "link")
     return `/jobs/${job}/links/${encodeURIComponent(route.link)}/rows${asks(route, ["begin", "limit", "partition"])}`;
-  return route.page === "jobs" ? `/jobs${at}` : `/jobs/${job}/overview${at}`;
+  return route.page === "jobs" ? `/jobs${at || asMany()}` : `/jobs/${job}/overview${at}`;
+}
+
+const PART = 100; // jobs that the server gives without a limit
+const MOST = 1000; // jobs that it gives at once
+
+/** The number of jobs that are asked for: as many as someone has read. */
+function asMany() {
+  const count = store.data && store.data.items ? store.data.items.length : 0;
+  return count > PART ? `?limit=${Math.min(count, MOST)}` : "";
 }
 
 /** The part of the page's query that its data depend on. */
@@ -36,6 +45,7 @@ function asks(route, names) {
   return query.size ? `?${query}` : "";
 }
 
+let era = 0; // when the page was asked for: what the stream does not bring may be of another log since
 let flying = null; // the page of which a past moment is on its way
 let again = false;
 
@@ -50,7 +60,10 @@ export async function load() {
   }
   flying = route.at === null ? null : page;
   await loaded(route);
-  if (route.at === null) return;
+  if (route.at === null) {
+    void refresh();
+    return;
+  }
   flying = null;
   if (!again) return;
   again = false;
@@ -58,13 +71,36 @@ export async function load() {
   else void load();
 }
 
-async function loaded(route) {
+const LISTS = new Set(["log", "jobs", "capacity"]);
+
+const listed = () => (store.route.page === "log" ? store.log : store.data);
+
+/** Get the list that is shown anew, one question at a time, as long as it is older than the log: the stream brings no lists. */
+async function refresh() {
+  const { route, standing } = store;
+  if (!standing || store.busy || !LISTS.has(route.page) || route.at !== null || route.query.before) return;
+  if ((route.page === "log" && route.n !== null) || readsOn()) return;
+  const list = listed();
+  if (list && !store.problem && (route.page === "log" ? list.last : list.n) === standing.last) return;
+  await loaded(route, () => !readsOn());
+  if (store.standing !== standing) void refresh();
+}
+
+/** Whether someone reads on in the list that is shown: a new one would take away what was read. */
+function readsOn() {
+  const list = listed();
+  if (!list || store.problem) return false;
+  return list.asking || list.failed || (list.paged && (store.route.page === "log" || list.items.length > MOST));
+}
+
+async function loaded(route, wanted = () => true) {
   const mine = ++asked;
+  era = store.era;
   store.busy = true;
   const done = (change) => {
     if (mine === asked) {
       store.busy = false;
-      change();
+      if (wanted()) change();
       redraw();
     }
   };
@@ -126,6 +162,9 @@ export async function compare() {
   redraw();
 }
 
+/** Whether the page is still that of this job. */
+const isAt = ({ page, job }) => store.route.page === page && store.route.job === job;
+
 let scaled = 0;
 
 /** The scale is that of another page. */
@@ -137,10 +176,12 @@ export function unscaled() {
 async function rescale() {
   if (Date.now() - scaled < 2000 || document.hidden) return;
   scaled = Date.now();
-  const job =
-    store.route.page === "job" && store.data && store.data.job ? `&job=${encodeURIComponent(store.data.job.id)}` : "";
+  const { route, data } = store;
+  const job = route.page === "job" && data && data.job ? `&job=${encodeURIComponent(data.job.id)}` : "";
   try {
-    store.scale = await ask(`/log/scale?buckets=1${job}`);
+    const found = await ask(`/log/scale?buckets=1${job}`);
+    if (!isAt(route)) return;
+    store.scale = found;
     redraw();
   } catch {
     scaled = 0;
@@ -152,8 +193,10 @@ export function take(named, data, gone) {
   const { route } = store;
   if (named === "standing") {
     if (!store.session) void know();
-    if (route.page === "log" && route.n === null && !route.query.before) void load();
-    if (route.page === "capacity" && route.at === null && store.data && store.data.n !== data.last) void load();
+    const away = store.era !== era;
+    era = store.era;
+    if (away && (route.at !== null || !topic) && !ASKING.has(route.page) && !readsOn()) void load();
+    else void refresh();
     if (!store.scale || store.scale.last !== data.last) void rescale();
     return;
   }
@@ -184,7 +227,7 @@ async function askOfTask(what, soon) {
   const task = route.task;
   const path = `/jobs/${encodeURIComponent(data.job.id)}/tasks/${encodeURIComponent(task)}/${what}`;
   const found = await ask(path).catch(() => null);
-  if (store.route.task !== task) return;
+  if (!isAt(route) || store.route.task !== task) return;
   store[what] = found && { task, ...found };
   redraw();
 }
@@ -201,6 +244,7 @@ export async function askStream() {
   const after = known === null ? "" : `?after=${known.last}`;
   try {
     const found = await ask(`/jobs/${encodeURIComponent(data.job.id)}/batches${after}`);
+    if (!isAt(route)) return;
     const items = [...(known === null ? [] : known.items), ...found.items].slice(-STREAM);
     store.stream = { ...found, items, job: data.job.id, era, ahead: found.at - Date.now() / 1000 };
     redraw();
@@ -225,16 +269,23 @@ function tell(before, data) {
   );
   if (!worse) return;
   told = Date.now();
-  store.said = `Task ${worse.name}: ${worse.verdict.word}`;
+  say(`Task ${worse.name}: ${worse.verdict.word}`);
 }
 
-
-/** Get the next part of a list. */
+/** Get the next part of the list that is shown. If that is another one by then, it is not wanted any more. */
 export async function more(path) {
-  const page = await ask(path.replace("/api/v1", ""));
-  const list = store.route.page === "log" ? store.log : store.data;
-  list.items = [...list.items, ...page.items];
-  list.next = page.next;
+  const list = listed();
+  if (!list || list.asking) return;
+  Object.assign(list, { asking: true, failed: null });
+  redraw();
+  try {
+    const page = await ask(path.replace("/api/v1", ""));
+    Object.assign(list, { items: [...list.items, ...page.items], next: page.next, paged: true });
+  } catch (error) {
+    list.failed = problemOf(error);
+  }
+  list.asking = false;
+  void refresh();
   redraw();
 }
 

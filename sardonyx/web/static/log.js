@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { here, store } from "./store.js";
 import { number } from "./text.js";
-import { coded, route, when } from "./parts.js";
+import { coded, further, route, when } from "./parts.js";
 
 /** One entry and what it changed. */
 function changes(entry) {
@@ -157,7 +157,7 @@ export function logPage() {
             `The log holds entries ${number(page.first)} to ${number(page.last)}; the newest come first.`,
           ),
           entriesList(page.items, false),
-          page.next ? h("p", null, h("button", { type: "button", "data-more": page.next }, "older")) : null,
+          further(page, "older"),
         ]
       : null,
   ];

@@ -5,7 +5,7 @@ import { jobActions } from "./actions.js";
 import { batches } from "./batches.js";
 import { graph, taskPanel } from "./graph.js";
 import { changed, entriesList } from "./log.js";
-import { command, jobLink, nowOf, route, table, when } from "./parts.js";
+import { command, further, jobLink, nowOf, route, table, when } from "./parts.js";
 import { partitions } from "./partitions.js";
 import { lettersOf, linkOf } from "./rows.js";
 import { here, link, store } from "./store.js";
@@ -187,7 +187,7 @@ export function jobsPage(data) {
   return [
     h("h1", null, "Jobs"),
     jobsTable(data.items, nowOf(data)),
-    data.next ? h("p", null, h("button", { type: "button", "data-more": data.next }, "more")) : null,
+    further(data, "more"),
   ];
 }
 
@@ -226,7 +226,7 @@ export function jobPage(data) {
         h("h2", { id: "graph" }, "Graph"),
         h(
           "button",
-          { type: "button", "data-table": "", "aria-pressed": String(store.table) },
+          { type: "button", "data-table": "" },
           store.table ? "show as a graph" : "show as a table",
         ),
         data.live

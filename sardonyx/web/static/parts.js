@@ -45,6 +45,17 @@ export function table(name, heads, rows, empty) {
   );
 }
 
+/** The button that gets the next part of a list, and why it did not come. */
+export const further = (list, word) =>
+  list.next
+    ? h(
+        "p",
+        { class: "row" },
+        h("button", { type: "button", "data-more": list.next }, list.asking ? "reading …" : word),
+        list.failed ? h("span", { class: "bad", role: "alert" }, list.failed.title) : null,
+      )
+    : null;
+
 /** A link to a job. */
 export const jobLink = (id, more = {}) => h("a", { href: link(`/jobs/${encodeURIComponent(id)}`, more), ...route }, id);
 

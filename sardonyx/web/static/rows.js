@@ -2,7 +2,7 @@
 
 import { redoAction } from "./actions.js";
 import { h } from "./dom.js";
-import { coded, command, jobLink, route, table, when } from "./parts.js";
+import { coded, command, further, jobLink, route, table, when } from "./parts.js";
 import { here, link, store } from "./store.js";
 import { counted, number, UNKNOWN } from "./text.js";
 
@@ -211,7 +211,7 @@ export function pilePage(data) {
       data.items.map((letter) => letterRow(letter, columns)),
       Number(query.first) ? "There are no letters from this number on." : "There are none.",
     ),
-    data.next ? h("p", null, h("button", { type: "button", "data-more": data.next }, "more")) : null,
+    further(data, "more"),
     letterPanel(data.items.find((letter) => String(letter.offset) === query.letter)),
   ];
 }

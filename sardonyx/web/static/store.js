@@ -28,6 +28,7 @@ export const store = {
 };
 
 const AGAIN = 1500; // milliseconds until a stream that broke is begun again
+const SILENT = 40000; // milliseconds without a word after which a stream is broken: a server says something each 15 s
 
 let drawn = () => {};
 let waiting = false;
@@ -50,9 +51,18 @@ export function redraw() {
 /** The entry in a part of a query. */
 export const entryIn = (text) => (/^\d+$/.test(text || "") ? Number(text) : null);
 
+/** A part of an address, decoded; as it is if that cannot be. */
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** What an address asks for. */
 export function readRoute(address) {
-  const parts = address.pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = address.pathname.split("/").filter(Boolean).map(decoded);
   const query = Object.fromEntries(address.searchParams);
   const at = entryIn(query.at);
   if (!parts.length) return { page: "cluster", at, query };
@@ -144,31 +154,54 @@ export function problemOf(error) {
     : { code: "", title: "the server does not answer", cause: String(error), fix: "is `sardonyx web` still running?" };
 }
 
+/** What was known of the past is asked for again: the server may have begun with another log. */
+function forget() {
+  store.era += 1;
+  kept.clear();
+}
+
+const SAID = 5000; // milliseconds
+let saying = 0;
+
+/** Say a sentence to who hears the page; after a while it is gone, so that the same one can be said again. */
+export function say(text) {
+  clearTimeout(saying);
+  saying = setTimeout(() => {
+    store.said = "";
+    redraw();
+  }, SAID);
+  store.said = text;
+  redraw();
+}
+
 let stream = null;
 let topics = "";
 
 /** Listen to these topics, whose states go to `take`. It begins again by itself when the stream breaks. */
 export function listen(wanted, take) {
   if (stream && topics === wanted) return;
+  if (!stream) forget(); // a page that was hidden for long did not hear whether the server went away
   hush();
   topics = wanted;
-  stream = new AbortController();
+  stream = { attempt: null };
   void follow(stream, wanted, take);
 }
 
 /** Stop listening, while the page is hidden. */
 export function hush() {
-  if (stream) stream.abort();
+  if (stream) stream.attempt.abort();
   stream = null;
 }
 
 async function follow(mine, wanted, take) {
   while (mine === stream) {
+    mine.attempt = new AbortController();
     try {
       await read(mine, wanted, take);
     } catch {
       // it broke, or the server is away
     }
+    mine.attempt.abort(); // or an answer that was not read to its end would keep its connection
     if (mine !== stream) return;
     if (store.broken === null) store.broken = Date.now();
     redraw();
@@ -179,7 +212,8 @@ async function follow(mine, wanted, take) {
 /** Read one stream to its end. A browser's own `EventSource` cannot send a token. */
 async function read(mine, wanted, take) {
   const path = `/api/v1/stream?topics=${encodeURIComponent(wanted)}`;
-  const answer = await fetch(path, { headers: withToken(), signal: mine.signal });
+  const { attempt } = mine;
+  const answer = await heard(attempt, () => fetch(path, { headers: withToken(), signal: attempt.signal }));
   if (answer.status === 401) {
     store.problem = await answer.json();
     if (mine === stream) stream = null;
@@ -190,11 +224,10 @@ async function read(mine, wanted, take) {
   for (;;) {
     if (store.broken !== null && mine === stream) {
       store.broken = null;
-      store.era += 1;
-      kept.clear();
+      forget();
       redraw();
     }
-    const { value, done } = await reader.read();
+    const { value, done } = await heard(attempt, () => reader.read());
     if (done || mine !== stream) return;
     const frames = (text + value).split("\n\n");
     text = frames.pop();
@@ -203,9 +236,28 @@ async function read(mine, wanted, take) {
       if (!event) continue;
       if (event[1] === "bye") return;
       const { topic, data } = JSON.parse(/^data: (.*)$/m.exec(frame)[1]);
-      if (topic === "standing") store.standing = data;
-      take(topic, data, event[1] === "gone");
+      const gone = event[1] === "gone";
+      if (topic === "standing") store.standing = gone ? unknown(data) : data;
+      if (topic !== "standing" || !gone) take(topic, data, gone);
     }
     redraw();
+  }
+}
+
+/** What the server stands at, if it cannot tell. */
+const unknown = (problem) =>
+  store.standing && { ...store.standing, connected: false, since: Date.now() / 1000, problem: problem.title };
+
+/** Wait for the next word of the server. One that does not come ends the attempt: a connection can die without a word. */
+async function heard(attempt, next) {
+  const since = Date.now();
+  const late = setTimeout(() => {
+    if (store.broken === null) store.broken = since;
+    attempt.abort();
+  }, SILENT);
+  try {
+    return await next();
+  } finally {
+    clearTimeout(late);
   }
 }
