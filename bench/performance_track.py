@@ -175,14 +175,16 @@ class Track:
     def theirs(
         self, name: str, *, work: str = "filter", part: float = 1.0, right: Callable[..., bool] = doubled
     ) -> Run:
-        """An opponent's process, to its end; chained ones have none, and are ended when all has come."""
+        """An opponent's process, to its end; chained ones have none, and are ended when all has come. As with ours, its topics
+        are there before it begins.
+        """
         chained = work == "chain"
+        given = self.given(work, bounded=not chained)
+        topics = given["topics"]
         began = time.time()
         if not chained:
-            target = self.finished(name, work)
-            return self.landed(target, began, time.time(), part, right)
-        given = self.given(work, bounded=False)
-        topics = given["topics"]
+            self.finished(name, given)
+            return self.landed(topics[-1], began, time.time(), part, right)
         with opponent(name, given) as process:
             while self._written(topics[-1]) < self.records * part:
                 assert process.poll() is None, f"{name} ended by itself"
@@ -190,9 +192,8 @@ class Track:
             ended = time.time()
         return self.landed(topics[-1], began, ended, part, right, self._first_written(topics[1]))
 
-    def finished(self, name: str, work: str, **more: Any) -> str:
-        """Run an opponent until it has written all; the topic to which it did. ``more``: what it must know besides."""
-        given = self.given(work, bounded=True, **more)
+    def finished(self, name: str, given: dict[str, Any]) -> str:
+        """Run an opponent until it has written all; the topic to which it did. ``given``: what it must know."""
         with opponent(name, given) as process:
             said = []
             while said[-1:] != ["done"] and (line := process.stdout.readline() if process.stdout else ""):

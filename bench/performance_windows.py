@@ -62,7 +62,8 @@ def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]],
 
     def theirs(name: str) -> float:
         script, _, state = name.partition(":")
-        target = track.finished(script, "windows", by=by, state=state or "hashmap")
+        given = track.given("windows", bounded=True, by=by, state=state or "hashmap")
+        target = track.finished(script, given)
         return steady(results(track, target, by), wanted, once=False)
 
     sides = [(entered(row, name.partition(":")[0]), functools.partial(theirs, name)) for row, name in beside]
@@ -102,9 +103,9 @@ class Counted(NamedTuple):
     """Seconds of it that the job took, the services included if they are ours."""
 
 
-def our_windows(track: Track, by: str, *, lineage: bool = False) -> Counted:
-    """Run the job to its end."""
-    target = track.target()
+def our_windows(track: Track, by: str, target: str = "", *, lineage: bool = False) -> Counted:
+    """Run the job to its end. ``target``: a topic for the results; otherwise one is made for them."""
+    target = target or track.target()
     with daemons(track, TASKS, quiet=True) as found:
         made = load_job(window_job(track.source, target, by, lineage=lineage))
         worked = cpu_seconds()
