@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from environments import FLINK, KAFKA_STREAMS, PATHWAY, STREAMS, entered
+from environments import FLINK, KAFKA_STREAMS, ONCE, PATHWAY, STREAMS, entered
 from performance_track import RESULTS, Track
 from performance_watch import daemons
 from races import Row, race_all
@@ -64,7 +64,7 @@ def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]],
         script, _, state = name.partition(":")
         given = track.given("windows", bounded=True, by=by, state=state or "hashmap")
         target = track.finished(script, given)
-        return steady(results(track, target, by), wanted, once=False)
+        return steady(results(track, target, by), wanted, once=script in ONCE)
 
     sides = [(entered(row, name.partition(":")[0]), functools.partial(theirs, name)) for row, name in beside]
     rows = race_all(runs, ours, sides)
