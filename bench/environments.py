@@ -29,6 +29,8 @@ ENVIRONMENTS = {
     "plain_arrow": [],
 }
 """What each opponent needs; nothing: it runs in our own environment."""
+ONCE = {"flink_sql", "bytewax_flow"}
+"""Opponents of which a window gives one result, as it does of ours; others give it again whenever it has changed."""
 KAFKA_STREAMS = "kafka_streams"
 """An opponent in Java: see ``kafka_streams.py``."""
 FLINK_CONNECTOR = "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2"

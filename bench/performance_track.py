@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from environments import KAFKA_STREAMS, environment, flink_jars
+from processes import LONGEST, ending, said_by
 from topic_to_topic import PARTITIONS, SCHEMA, create_topic, doubled, fill, read_back
 
 from sardonyx import Job, event_time, kafka
@@ -150,7 +151,7 @@ class Track:
         target = self.target()
         began = time.time()
         with self.cluster() as client:
-            view = client.submit(load_job(make(self.source, target))).await_completion(900)
+            view = client.submit(load_job(make(self.source, target))).await_completion(LONGEST)
             ended = time.time()
         assert view.status == "completed", view
         return self.landed(target, began, ended, part, right)
@@ -158,7 +159,7 @@ class Track:
     def completed(self, job: Job, peers: int | None = None) -> JobView:
         """A job that has come to its end, on such daemons."""
         with self.cluster(peers) as client:
-            view = client.submit(load_job(job)).await_completion(900)
+            view = client.submit(load_job(job)).await_completion(LONGEST)
         assert view.status == "completed", view
         return view
 
@@ -175,14 +176,16 @@ class Track:
     def theirs(
         self, name: str, *, work: str = "filter", part: float = 1.0, right: Callable[..., bool] = doubled
     ) -> Run:
-        """An opponent's process, to its end; chained ones have none, and are ended when all has come."""
+        """An opponent's process, to its end; chained ones have none, and are ended when all has come. As with ours, its topics
+        are there before it begins.
+        """
         chained = work == "chain"
+        given = self.given(work, bounded=not chained)
+        topics = given["topics"]
         began = time.time()
         if not chained:
-            target = self.finished(name, work)
-            return self.landed(target, began, time.time(), part, right)
-        given = self.given(work, bounded=False)
-        topics = given["topics"]
+            self.finished(name, given)
+            return self.landed(topics[-1], began, time.time(), part, right)
         with opponent(name, given) as process:
             while self._written(topics[-1]) < self.records * part:
                 assert process.poll() is None, f"{name} ended by itself"
@@ -190,13 +193,10 @@ class Track:
             ended = time.time()
         return self.landed(topics[-1], began, ended, part, right, self._first_written(topics[1]))
 
-    def finished(self, name: str, work: str, **more: Any) -> str:
-        """Run an opponent until it has written all; the topic to which it did. ``more``: what it must know besides."""
-        given = self.given(work, bounded=True, **more)
+    def finished(self, name: str, given: dict[str, Any]) -> str:
+        """Run an opponent until it has written all; the topic to which it did. ``given``: what it must know."""
         with opponent(name, given) as process:
-            said = []
-            while said[-1:] != ["done"] and (line := process.stdout.readline() if process.stdout else ""):
-                said += [line.strip()] if line.strip() in ("ready", "done") else []
+            said = said_by(process)
             told = (Path(given["folder"]) / "stderr").read_text()[-2000:]
             assert said == ["ready", "done"], f"{name} failed; see {self.folder}:\n{told}"
         return str(given["topics"][-1])  # as ours: what it does to end itself was not waited for
@@ -330,7 +330,7 @@ class Feed:
 
 @contextlib.contextmanager
 def opponent(name: str, given: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    """Its process; killed at the end if it still runs."""
+    """Its process; killed at the end if it still runs, and if it runs for too long."""
     if name == KAFKA_STREAMS:
         command, python = kafka_streams.command(), ""
     else:
@@ -343,8 +343,5 @@ def opponent(name: str, given: dict[str, Any]) -> Iterator[subprocess.Popen[str]
         stderr=(Path(given["folder"]) / "stderr").open("w"),
         text=True,
     )
-    try:
+    with ending(process):
         yield process
-    finally:
-        process.kill()
-        process.wait()

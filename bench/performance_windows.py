@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from environments import FLINK, KAFKA_STREAMS, PATHWAY, STREAMS, entered
+from environments import FLINK, KAFKA_STREAMS, ONCE, PATHWAY, STREAMS, entered
 from performance_track import RESULTS, Track
 from performance_watch import daemons
 from races import Row, race_all
@@ -62,8 +62,9 @@ def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]],
 
     def theirs(name: str) -> float:
         script, _, state = name.partition(":")
-        target = track.finished(script, "windows", by=by, state=state or "hashmap")
-        return steady(results(track, target, by), wanted, once=False)
+        given = track.given("windows", bounded=True, by=by, state=state or "hashmap")
+        target = track.finished(script, given)
+        return steady(results(track, target, by), wanted, once=script in ONCE)
 
     sides = [(entered(row, name.partition(":")[0]), functools.partial(theirs, name)) for row, name in beside]
     rows = race_all(runs, ours, sides)
@@ -102,9 +103,9 @@ class Counted(NamedTuple):
     """Seconds of it that the job took, the services included if they are ours."""
 
 
-def our_windows(track: Track, by: str, *, lineage: bool = False) -> Counted:
-    """Run the job to its end."""
-    target = track.target()
+def our_windows(track: Track, by: str, target: str = "", *, lineage: bool = False) -> Counted:
+    """Run the job to its end. ``target``: a topic for the results; otherwise one is made for them."""
+    target = target or track.target()
     with daemons(track, TASKS, quiet=True) as found:
         made = load_job(window_job(track.source, target, by, lineage=lineage))
         worked = cpu_seconds()

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import comb
+from typing import TypeVar
 
+T = TypeVar("T")
 DOUBT = 0.05
 """How often the median of more and more runs may lie outside of :func:`interval`."""
 
@@ -108,42 +110,50 @@ def raced(
 def race_all(runs: int, ours: Callable[[], float], theirs: Sequence[tuple[Row, Callable[[], float]]]) -> list[Row]:
     """Several opponents, one after the other between two of our runs, to the mean of which each is held.
 
-    One that fails, or does not write what it should, runs no more; the others go on.
+    One that fails, or does not write what it should, runs no more, whatever it raises; the others go on.
     """
     before = ours() if any(not row.gone for row, _ in theirs) else 0.0
     for _ in range(runs):
-        figures = [_figure(row, run) for row, run in theirs]
-        if all(figure is None for figure in figures):
+        figures = [attempt([row], run) for row, run in theirs]
+        if all(found is None for found in figures):
             break
         after = ours()
-        for (row, _), figure in zip(theirs, figures, strict=True):
-            if figure is not None:
-                _add(row, (before + after) / 2, figure, (before + after) / 2 / figure)
+        for (row, _), found in zip(theirs, figures, strict=True):
+            if found is not None:
+                _add(row, (before + after) / 2, found, (before + after) / 2 / found)
         before = after
     for row, _ in theirs:
         print(row.line(), flush=True)
     return [row for row, _ in theirs]
 
 
-def _figure(row: Row, run: Callable[[], float]) -> float | None:
-    """Of a run, if there is one."""
-    if row.gone:
+def attempt(rows: Sequence[Row], run: Callable[[], T]) -> T | None:
+    """What a run of an opponent gives; None: it has failed, now or before, or is left out. ``rows``: those that it is for."""
+    if any(row.gone for row in rows):
         return None
     try:
         return run()
-    except AssertionError as error:
-        row.gone = "failed"
-        print(f"  {row.against} failed, and does not run again: {error}", flush=True)
+    except Exception as error:  # noqa: BLE001 - whatever an opponent does or writes, the bench goes on
+        for row in rows:
+            row.gone = "failed"
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        print(f"  {rows[0].against} failed, and does not run again: {kind}{error}", flush=True)
         return None
 
 
 def race(
     rows: Sequence[Row], runs: int, ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]]
 ) -> Sequence[Row]:
-    """In turns: each of our runs is held against the mean of theirs before and after it. A run gives a figure for each row."""
-    before = theirs()
+    """In turns: each of our runs is held against the mean of theirs before and after it. A run gives a figure for each row. The
+    race is over if the other side fails.
+    """
+    before = attempt(rows, theirs)
     for _ in range(runs):
-        found, after = ours(), theirs()
+        if before is None:
+            break
+        found, after = ours(), attempt(rows, theirs)
+        if after is None:
+            break
         for row, mine, *others in zip(rows, found, before, after, strict=True):
             _add(row, mine, others[1], 2 * mine / sum(others))
         before = after

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import signal
-import socket
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-import psutil
 import structlog
 
 from peer import gc_policy
+from peer.crew import Crew, peers_between
 from peer.peer_metrics import SPARK_RESTARTS, VIRTUAL_PEERS
 from peer.process import Process
 from peer.task_runner import SparkTaskRunner, warm_up
 from peer.telemetry import telling
-from peer.virtual_peer import TaskRunner, VirtualPeer
-from sardonyx.core import node_paths
+from peer.virtual_peer import TaskRunner
 from sardonyx.core.errors import SetupError
-from sardonyx.core.events import FORMAT
-from sardonyx.core.notes import PulseNote
-from sardonyx.core.version import VERSION
 from sardonyx.runtime import metrics
-from sardonyx.runtime.clock import REAL, Post, Runtime
+from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.daemon_metrics import CONNECTED
 from sardonyx.runtime.java import find_java
 from sardonyx.runtime.metrics_server import served
@@ -38,7 +31,7 @@ from sardonyx.runtime.secret_values import QUOTING
 from sardonyx.runtime.settings import Settings
 from sardonyx.runtime.signals import heard
 from sardonyx.runtime.temp_dirs import temp_dir
-from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
+from sardonyx.zookeeper.errors import SessionLost
 from sardonyx.zookeeper.session import ZooKeeperSession
 
 if TYPE_CHECKING:
@@ -51,18 +44,6 @@ _SAY_AGAIN = 10.0
 
 _BROKEN_PAUSE = 1.0
 """Seconds to wait before a new session if a virtual peer could not continue in the last one."""
-
-_AT_LEAST = 4
-"""Virtual peers of a daemon that was not told how many."""
-
-_MEMORY = 256 * 2**20
-"""Bytes of the machine's memory for each virtual peer that such a daemon may start."""
-
-_LOOK_EVERY = 5.0
-"""Seconds between two looks of such a daemon at whether its virtual peers are too few, or too many."""
-
-_IDLE = 60.0
-"""Seconds that a virtual peer which such a daemon has added may be idle before it is removed."""
 
 _REGISTERED = frozenset({"idle", "prepared", "accepted", "working"})
 """States of virtual peers that the coordinator knows."""
@@ -113,8 +94,7 @@ class PeerDaemon:
     ) -> None:
         self._settings = settings
         self._metrics = metrics
-        fixed = settings.peer.virtual_peers
-        self._between = (fixed, fixed) if fixed != "auto" else between or (_AT_LEAST, most_peers())
+        self._between = peers_between(settings.peer.virtual_peers, between)
         self._runner = runner
         self._connect_to = connect
         self._runtime = runtime
@@ -122,7 +102,7 @@ class PeerDaemon:
         """Events of the present session. Each session has its own queue, because an ended session may still report."""
         self._stopping = False
         self._zk: ZooKeeperSession | None = None
-        self._crew: _Crew | None = None
+        self._crew: Crew | None = None
 
     @property
     def connected(self) -> bool:
@@ -177,7 +157,7 @@ class PeerDaemon:
     def _session(self, zk: ZooKeeperSession) -> None:
         """Run the virtual peers in one ZooKeeper session, from its first pulse to its end."""
         news = self._news
-        crew = _Crew(self._settings, zk, self._runner, news, self._between, self._metrics)
+        crew = Crew(self._settings, zk, self._runner, news, self._between, self._metrics)
         self._zk, self._crew = zk, crew
         try:
             while not self._stopping:
@@ -212,123 +192,6 @@ class PeerDaemon:
                     said = self._runtime.now()
                     log.warning("zookeeper_unreachable", seconds=round(said - since, 1), error=error.message)
         return None
-
-
-class _Crew:
-    """The virtual peers of one session. Their number follows what jobs wait for, between ``least`` and ``most``.
-
-    The leader says how many peers all jobs wait for. Every daemon starts its share of them, and more as long as jobs still wait:
-    other daemons may not start any. Peers that turn out to be too many help with tasks that take more than one, or leave after a
-    while.
-    None leaves while any job waits: a job may need more than this daemon has, and would wait for the same peers again.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        zk: ZooKeeperSession,
-        runner: TaskRunner,
-        news: Post,
-        between: tuple[int, int],
-        metrics: str,
-    ) -> None:
-        self._settings, self._zk, self._runner, self._news = settings, zk, runner, news
-        self._least, self._most = between
-        self._runtime = zk.runtime
-        self._name = f"{_host()}-{self._runtime.token()[:12]}"
-        tags = tuple(settings.peer.tags)
-        self.about = PulseNote(self._name, socket.gethostname(), os.getpid(), VERSION, FORMAT, tags, metrics)
-        self._numbers = itertools.count()
-        self._peers: list[VirtualPeer] = []
-        self._over = self._runtime.signal()
-        self._is_demand_known = False
-        self._missing = 0
-        self._daemons = 1
-        self._grow(self._least)
-        log.info("peer_daemon_started", daemon=self._name, virtual_peers=self._least, deployment=settings.deployment)
-        if self._most > self._least:
-            self._runtime.spawn(f"idle-{self._name}", self._tick)
-
-    def follow_demand(self) -> None:
-        """Start peers if jobs wait for more, and remove some that have been idle for long if none does."""
-        if self._most == self._least:
-            return
-        if not self._is_demand_known:
-            self._is_demand_known = True  # before it is read: the watch may tell of a change at once
-            try:
-                self._missing = int(self._zk.read(node_paths.JOB, watch=self._on_demand) or 0)
-                if self._missing:
-                    pulses = self._zk.children(node_paths.PULSE)
-                    self._daemons = len({self._name, *(pulse.rpartition("-")[0] for pulse in pulses)})
-            except (ZooKeeperAway, SessionLost):
-                self._is_demand_known = False
-                return  # the session's listener says when it is back, or over
-        self._peers = [peer for peer in self._peers if not peer.ended]
-        # The leader has not counted those that it has not noticed yet.
-        wanted = math.ceil(self._missing / self._daemons) - sum(not peer.noticed for peer in self._peers)
-        wanted = min(wanted, self._most - len(self._peers))
-        if wanted > 0:
-            self._grow(wanted)
-            log.info("virtual_peers_added", added=wanted, jobs_wait_for=self._missing, virtual_peers=len(self._peers))
-        elif not self._missing:
-            self._shrink()
-
-    def _on_demand(self, _event: object) -> None:
-        self._is_demand_known = False
-        self._news.put("DEMAND")
-
-    def _tick(self) -> None:
-        while not self._over.wait(_LOOK_EVERY):
-            self._news.put("TICK")
-
-    def _grow(self, count: int) -> None:
-        for number in itertools.islice(self._numbers, count):
-            peer = VirtualPeer(
-                self._settings,
-                self._zk,
-                self._runner,
-                f"{self._name}-{number}",
-                self.about,
-                broke=lambda: self._news.put("BROKE"),
-            )
-            peer.start()
-            self._peers.append(peer)
-
-    def _shrink(self) -> None:
-        idle = [peer for peer in reversed(self._peers) if peer.idle_for > _IDLE]
-        for peer in idle[: len(self._peers) - self._least]:
-            log.info("virtual_peer_removed", idle_s=round(peer.idle_for))
-            peer.leave()
-
-    def states(self) -> dict[tuple[str, ...], float]:
-        """How many virtual peers there are in each state. Called in any thread."""
-        return dict(Counter((peer.state,) for peer in list(self._peers) if not peer.ended))
-
-    def look(self) -> None:
-        """The connection is back, and watches did not outlive its loss."""
-        self._is_demand_known = False
-        for peer in self._peers:
-            peer.look()
-
-    def lose(self) -> None:
-        """The session has ended."""
-        for peer in self._peers:
-            peer.lose()
-
-    def leave(self) -> None:
-        for peer in self._peers:
-            peer.leave()
-
-    def join(self) -> None:
-        self._over.set()
-        for peer in self._peers:
-            peer.join()
-
-
-def most_peers() -> int:
-    """How many virtual peers this machine bears: each has clients of Kafka, threads and buffers, and most of them wait."""
-    cores = os.cpu_count() or 1
-    return max(_AT_LEAST, min(max(32, 8 * cores), psutil.virtual_memory().total // _MEMORY))
 
 
 def import_all() -> None:
@@ -409,8 +272,3 @@ def main(settings: Settings) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _host() -> str:
-    name = socket.gethostname().split(".")[0]
-    return "".join(c if c.isalnum() or c == "-" else "-" for c in name) or "host"

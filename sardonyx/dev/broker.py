@@ -101,15 +101,12 @@ class KafkaBroker(Server):
         kept = kafka_jars.cache_dir() / f"{self.jars.name}.checkpoint"
         users = self.login.scram_arguments() if self.login else []
         features = self.home / "data" / "bootstrap.checkpoint"
-        if users or not kept.exists():
+        if users or not (kept.is_file() and kept.stat().st_size):  # empty: the machine went down when it was written
             command = self._java(logging, "-XX:+UseSerialGC")  # it runs for a second
             tool = ["kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config), *users]
             self._run_format([*command, *tool])
             if not users:
-                with contextlib.suppress(OSError):
-                    new = kept.with_suffix(f".{uuid.uuid4().hex}")
-                    shutil.copyfile(features, new)
-                    new.rename(kept)
+                _keep(features, kept)
             return
         features.parent.mkdir(exist_ok=True)
         shutil.copyfile(kept, features)
@@ -193,6 +190,17 @@ background.threads=2
 """
 # A broker that was killed may register again when its old session has ended. With these timeouts that is about as soon as it has
 # started, instead of nine seconds later. The last block keeps the broker small.
+
+
+def _keep(features: Path, kept: Path) -> None:
+    """Put a copy where the next broker finds it, whole or not at all. Without one, the tool runs again."""
+    new = kept.with_suffix(f".{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):
+        try:
+            shutil.copyfile(features, new)
+            new.rename(kept)
+        finally:
+            new.unlink(missing_ok=True)
 
 
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "8388608"}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
+from typing import ParamSpec
 
 import structlog
 
@@ -31,6 +32,7 @@ TEMP_PREFIX = "sardonyx-embedded-"
 """How the names of temporary data directories begin."""
 
 log = structlog.get_logger()
+P = ParamSpec("P")
 
 
 @dataclass
@@ -105,7 +107,7 @@ class Starting:
 
 
 @contextlib.contextmanager
-def embedded_services(
+def starting_services(
     data_dir: Path | str | None = None,
     *,
     servers: int = 1,
@@ -113,8 +115,9 @@ def embedded_services(
     advertised: Sequence[Sequence[str]] = (),
     secured: Secured | None = None,
     private: bool = False,
-) -> Iterator[Services]:
-    """ZooKeeper and Kafka for as long as the block runs.
+) -> Iterator[Starting]:
+    """ZooKeeper and Kafka for as long as the block runs, for a caller that has other things to do while they start. They end with
+    the block, also if they have not started yet.
 
     Args:
         data_dir: where they keep their data; data that is there is used again. None: a temporary directory, removed at the end.
@@ -129,25 +132,6 @@ def embedded_services(
     Raises:
         SetupError: ``SX-JAVA-MISSING``, ``SX-JAVA-OLD``, ``SX-KAFKA-FETCH``, ``SX-KAFKA-JAR``, ``SX-EMBEDDED-DIED``,
             ``SX-EMBEDDED-SLOW``, ``SX-EMBEDDED-DATA``.
-    """
-    with starting_services(
-        data_dir, servers=servers, progress=progress, advertised=advertised, secured=secured, private=private
-    ) as starting:
-        yield starting.ready()
-
-
-@contextlib.contextmanager
-def starting_services(
-    data_dir: Path | str | None = None,
-    *,
-    servers: int = 1,
-    progress: kafka_jars.Progress | None = None,
-    advertised: Sequence[Sequence[str]] = (),
-    secured: Secured | None = None,
-    private: bool = False,
-) -> Iterator[Starting]:
-    """Like :func:`embedded_services`, for a caller that has other things to do while they start. They end with the block, also if
-    they have not started yet.
     """
     java = find_java()
     if progress is None:
@@ -211,6 +195,21 @@ def starting_services(
 
         yield Starting(folder, ready)
         log.info("embedded_services_stopping", data_dir=str(folder))
+
+
+def _when_ready(
+    begin: Callable[P, contextlib.AbstractContextManager[Starting]],
+) -> Callable[P, contextlib.AbstractContextManager[Services]]:
+    @contextlib.contextmanager
+    def ready(*args: P.args, **kwargs: P.kwargs) -> Iterator[Services]:
+        with begin(*args, **kwargs) as starting:
+            yield starting.ready()
+
+    return ready
+
+
+embedded_services = _when_ready(starting_services)
+"""ZooKeeper and Kafka for as long as the block runs, which begins when both answer. Takes what :func:`starting_services` does."""
 
 
 def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor) -> None:

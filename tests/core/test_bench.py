@@ -8,12 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 BENCH = Path(__file__).parents[2] / "bench"
-spec = importlib.util.spec_from_file_location("races", BENCH / "races.py")
-assert spec is not None
-assert spec.loader is not None
-races = sys.modules["races"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(races)
+
+
+def script(name: str):
+    """A script that needs nothing but Python's own and psutil."""
+    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+races, processes = script("races"), script("processes")
 
 
 def test_every_script_finds_what_it_takes_from_the_product():
@@ -78,3 +89,46 @@ def test_an_opponent_that_fails_or_is_left_out_is_said_and_the_others_go_on(caps
         "Pathway",
     ]
     assert last == "Of 4 goals: 1 met, 1 failed, 1 left out, 1 missed"
+
+
+@pytest.mark.parametrize("error", [AssertionError, KeyError, OSError, ValueError])
+def test_whatever_an_opponent_raises_the_bench_goes_on(error, capsys):
+    """An odd row, a broker that refuses, a program that is not there: each ends the race of that opponent, and nothing else."""
+    given = iter([[100.0], [200.0]])
+
+    def theirs():
+        if (found := next(given, None)) is None:
+            raise error("odd")
+        return found
+
+    rows = races.race([races.Row("filter", "Spark", 3)], 5, lambda: [300.0], theirs)
+    assert [(row.ratios, row.verdict) for row in rows] == [([2.0], "failed")]
+    other, fails = races.Row("filter", "Quix", 5), races.Row("filter", "Flink", 5)
+    races.race_all(2, lambda: 100.0, [(fails, theirs), (other, lambda: 50.0)])
+    assert (fails.verdict, other.ratios) == ("failed", [2.0, 2.0])
+    assert capsys.readouterr().out.count("does not run again") == 2
+
+
+def opponent(child: str, then: str) -> subprocess.Popen[str]:
+    """A process that starts another one, says which, and does something then."""
+    start = f"import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-SEc', {child!r}], stdin=subprocess.PIPE)"
+    program = f"{start}; print('ready', flush=True); print(p.pid, flush=True); {then}"
+    return subprocess.Popen([sys.executable, "-SEc", program], stdout=subprocess.PIPE, text=True)
+
+
+def test_an_opponent_that_hangs_is_ended_with_all_that_it_has_started():
+    """One that has lost a record waits for it without end, and what it has started keeps its output open."""
+    with opponent("import time; time.sleep(600)", "time.sleep(600)") as process:
+        with processes.ending(process, longest=0.5, patience=0.0):
+            assert processes.said_by(process) == ["ready"]
+        assert process.poll() is not None
+
+
+def test_what_an_opponent_has_started_has_ended_before_the_next_run():
+    """It has time to end by itself, as a JVM does at the end of its input."""
+    with opponent("import sys; sys.stdin.read()", "p.wait()") as process:
+        assert process.stdout is not None
+        with processes.ending(process):
+            process.stdout.readline()
+            started = psutil.Process(int(process.stdout.readline()))
+        assert not started.is_running()

@@ -173,3 +173,34 @@ def test_a_broker_is_formatted_without_the_tool_once_its_result_is_known(
     facts = dict(line.split("=") for line in (second / "meta.properties").read_text().splitlines())
     assert (facts["version"], facts["cluster.id"], facts["node.id"]) == ("1", "cluster-two", "1")
     assert [path.name for path in cache.glob("*.checkpoint")] == [f"{kafka_jars.jars_dir().name}.checkpoint"]
+
+
+def test_an_empty_result_of_the_tool_is_made_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without power the file may have its name and no content; no broker of this user would start any more. A copy that fails
+    leaves nothing behind.
+    """
+    monkeypatch.setattr(kafka_jars, "pyspark_jars", lambda: tmp_path)
+    kept = cache / f"{kafka_jars.jars_dir().name}.checkpoint"
+    kept.touch()
+
+    java = Java(java_that(tmp_path / "java", TOOL), 17)
+
+    def formatted(name: str) -> None:
+        broker = KafkaBroker(java, tmp_path / name, kafka_jars.jars_dir(), f"cluster-{name}")
+        broker.ports = [1, 2]
+        broker.home.mkdir(parents=True)
+        broker.prepare()
+        assert (broker.home / "data/bootstrap.checkpoint").read_text() == "features\n"
+
+    def half(_source: Path, target: Path) -> None:
+        target.write_text("fea")
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sardonyx.dev.broker.shutil.copyfile", half)
+        formatted("one")
+    assert [(path, path.stat().st_size) for path in cache.glob(f"{kept.stem}*") if path.is_file()] == [(kept, 0)]
+    formatted("two")
+    assert kept.read_text() == "features\n"

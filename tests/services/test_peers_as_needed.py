@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.projection import encode_note
-from peer import daemon as daemon_module
+from peer import crew
 from peer.daemon import PeerDaemon
 from sardonyx import Job, kafka
 from sardonyx.core import node_paths
@@ -47,17 +47,17 @@ class Leader:
 @pytest.fixture
 def leader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     """With a daemon that looks often, and is impatient with idle peers."""
-    monkeypatch.setattr(daemon_module, "_LOOK_EVERY", 0.1)
-    monkeypatch.setattr(daemon_module, "_IDLE", IDLE)
+    monkeypatch.setattr(crew, "_LOOK_EVERY", 0.1)
+    monkeypatch.setattr(crew, "_IDLE", IDLE)
     looks: list[float] = []
-    follow_demand = daemon_module._Crew.follow_demand
+    follow_demand = crew.Crew.follow_demand
 
-    def followed(crew: daemon_module._Crew) -> None:
-        idle = min((peer.idle_for for peer in crew._peers), default=0.0)
-        follow_demand(crew)
+    def followed(found: crew.Crew) -> None:
+        idle = min((peer.idle_for for peer in found._peers), default=0.0)
+        follow_demand(found)
         looks.append(idle)
 
-    monkeypatch.setattr(daemon_module._Crew, "follow_demand", followed)
+    monkeypatch.setattr(crew.Crew, "follow_demand", followed)
     auto = settings.model_copy(update={"peer": settings.peer.model_copy(update={"virtual_peers": "auto"})})
     runner: Any = None  # no peer gets a task
     daemon = PeerDaemon(auto, runner, between=(LEAST, MOST))

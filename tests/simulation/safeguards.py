@@ -102,11 +102,11 @@ def _late_by_the_batch(patch: Patch) -> None:
     """Rows are late by the clock at the end of their batch, and not by their place in the log."""
     reads = Shards._reads
 
-    def judged(shards: Shards, batch: Any, counts: Any) -> Any:
+    def judged(shards: Shards, batch: Any, *given: Any) -> Any:
         last = {p.number: position.clock.value for p, position in batch.positions.items()}
         return {
             number: [read._replace(piece=read.piece._replace(in_force=last[number], clocks=None)) for read in of]
-            for number, of in reads(shards, batch, counts).items()
+            for number, of in reads(shards, batch, *given).items()
         }
 
     patch.setattr(Shards, "_reads", judged)
@@ -160,11 +160,11 @@ def _applied_before_the_commit(patch: Patch) -> None:
 
     def planned(shards: Shards, batch: Any) -> Any:
         found = plan(shards, batch)
-        for number, (shard, answer) in list(shards._planned.items()):
+        for number, (shard, answer, *rest) in list(shards._planned.items()):
             for name, changes in answer.changes.items():
                 if changes.num_rows:
                     shard.stores.all[name].apply(changes)
-            shards._planned[number] = shard, answer._replace(changes={})
+            shards._planned[number] = (shard, answer._replace(changes={}), *rest)
         return found
 
     patch.setattr(Shards, "plan", planned)
@@ -384,7 +384,7 @@ SAFEGUARDS = [
     Safeguard(_closed_with_more_to_do, 24),
     Safeguard(_state_kept_over_takeovers, 3),
     Safeguard(_batches_of_former_assignments, 44),
-    Safeguard(_applied_before_the_commit, 15),
+    Safeguard(_applied_before_the_commit, 30),
     Safeguard(_log_outside_of_the_transaction, 4),
     Safeguard(_read_to_the_stable_offset, 135),
     Safeguard(_read_to_any_end, 7),
