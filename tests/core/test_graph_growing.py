@@ -22,7 +22,7 @@ from sardonyx.state.window_rows import SCHEMA
 from tests.core.test_graph_versions import SIZE, Row, spec_of, timely
 from tests.sizes import histories
 
-HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(8, whole=40))
+HISTORIES = int(os.environ.get("SARDONYX_HISTORIES") or histories(8, whole=20))
 NAMES: list[Callable[[int], Any]] = [int, "v{}".format, lambda number: number * 10**15]
 
 
