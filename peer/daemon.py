@@ -202,8 +202,10 @@ def import_all() -> None:
     import_module("pandas")  # pyarrow does so when it first converts Python values: the first batch would wait
 
 
-def main(settings: Settings) -> NoReturn:
+def main(settings: Settings, *, reached: bool = False) -> NoReturn:
     """Run the peer daemon, for ``sardonyx peer``. It ends the process unless it raises.
+
+    ``reached``: it does not ask whether the services answer, because the caller knows, or has just started them.
 
     SIGTERM and SIGINT drain the daemon; a second signal stops it at once. Draining takes a bounded time, even if
     something hangs: SIGALRM then ends the process. Committed batches stay committed, and the next peer does the rest.
@@ -233,7 +235,8 @@ def main(settings: Settings) -> NoReturn:
         from queues.connectivity import check_reachable
         from spark_tasks.on_demand import SparkOnDemand
 
-        check_reachable(settings)
+        if not reached:
+            check_reachable(settings)
 
         def start() -> SparkSession:
             from spark_tasks.session import start_session  # here, since not all daemons need it

@@ -164,6 +164,7 @@ def assemble(
         isolate=isolate,
         hooks=None if stage.task.lifecycle is None else Hooks(stage.task.lifecycle, load, context),
         timed=graph.timed or graph.lineage,
+        bounded=graph.bounded,
         sources=sources,
         shards=shards_of(
             stage,

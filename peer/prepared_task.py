@@ -106,6 +106,8 @@ class PreparedTask:
     """The hooks of the task's lifecycle, if it has one."""
     timed: bool = False
     """Whether statements go through its links: the job has clocks, or keeps its lineage."""
+    bounded: bool = False
+    """Whether the job ends."""
     sources: Sources | None = None
     """If the job keeps its lineage: its sources."""
     shards: Shards | None = None

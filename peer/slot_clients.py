@@ -59,6 +59,7 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         timed=work.timed,
         lineage=work.sources is not None,
         most_rows=work.most_rows,
+        bounded=work.bounded,
     )
     try:
         clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None

@@ -29,15 +29,22 @@ def client_config(settings: Settings) -> dict[str, Any]:
     return {"client.id": THIS.client_id(settings.deployment), **settings.kafka.client()}
 
 
+BEGINNING = 0
+"""The offset at which a consumer begins that reads all that a partition still holds; it needs ``auto.offset.reset`` to be
+``earliest``. With librdkafka's ``OFFSET_BEGINNING`` the first record comes half a second later."""
+
+
 def onlooker_config(settings: Settings) -> dict[str, Any]:
     """With what each consumer begins that reads committed records outside the group of a task. It is a new dict.
 
-    Its partitions are assigned by hand, so no group has it as a member, and it commits no positions.
+    Its partitions are assigned by hand, so no group has it as a member, and it commits no positions. Where Kafka has deleted the
+    records at an offset, it goes on with the first that is left.
     """
     return {
         **client_config(settings),
         "group.id": f"{settings.deployment}.nobody",
         "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
     }

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from queues import topic_log
 from queues.admin_client import CALL, admin_client
-from queues.client import client_config
+from queues.client import BEGINNING, client_config
 from queues.connectivity import kafka_unreachable
 from queues.denied import denied, is_denial
 from queues.guarded_producer import GuardedProducer
@@ -55,7 +55,7 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
         SetupError: ``SX-KAFKA-UNREACHABLE``, reading did not reach the end in time.
     """
     # Up to an end after open transactions: a read_committed consumer's own end stops at the first of them.
-    messages = topic_log.read_messages(settings, topic, OFFSET_BEGINNING, confirmed_end(settings, topic))
+    messages = topic_log.read_messages(settings, topic, BEGINNING, confirmed_end(settings, topic))
     return [message.value() for message in messages]
 
 

@@ -93,7 +93,6 @@ def _fronts(settings: Settings, starts: Mapping[Partition, int]) -> dict[Partiti
     consumer = Consumer(
         {
             **onlooker_config(settings),
-            "auto.offset.reset": "earliest",  # it may be trimmed meanwhile
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": 1 << 16,
             "queued.min.messages": 1,

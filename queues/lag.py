@@ -229,7 +229,6 @@ def _scan(settings: Settings, going: dict[Partition, FrontScan]) -> None:
     consumer = Consumer(
         {
             **onlooker_config(settings),
-            "auto.offset.reset": "earliest",  # Kafka may have deleted the records at the position
             "fetch.wait.max.ms": 100,
             "fetch.message.max.bytes": _FETCH,
             "queued.min.messages": 1,  # the client reads ahead only what we ask for

@@ -226,11 +226,17 @@ def as_member(settings: Settings, group: str, member: str, links: Collection[Lin
     }
 
 
-def open_consumer(settings: Settings, group: str, member: str, links: Collection[Link]) -> Consumer:
-    """The client of a member of a task's group, which reads what is committed, and keeps no positions by itself."""
+def open_consumer(
+    settings: Settings, group: str, member: str, links: Collection[Link], *, bounded: bool = False
+) -> Consumer:
+    """The client of a member of a task's group, which reads what is committed, and keeps no positions by itself.
+
+    ``bounded``: the job waits for the ends of its queues. The client learns of an end by an empty answer, for which the broker
+    waits so long; a reader without rows asks as often.
+    """
     return Consumer(
         {
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": 20 if bounded else 100,
             "reconnect.backoff.max.ms": RECONNECT_MS,
             "queued.max.messages.kbytes": 32_768,
             "fetch.queue.backoff.ms": 20,  # when that is full: by default the client waits 1 s, and we run dry

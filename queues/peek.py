@@ -159,7 +159,6 @@ class LimitedReader:
         self._consumer = Consumer(
             {
                 **onlooker_config(settings),
-                "auto.offset.reset": "earliest",  # Kafka may delete records while we look
                 "fetch.wait.max.ms": 100,
                 "queued.min.messages": 1,  # the client reads ahead only what we ask for
                 "fetch.queue.backoff.ms": 10,

@@ -72,6 +72,7 @@ class Reader(Reading):
         timed: the job has clocks, or keeps its lineage.
         lineage: it keeps its lineage.
         most_rows: rows that a batch has at most where much is unread.
+        bounded: the job ends.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
         runtime: time.
@@ -90,6 +91,7 @@ class Reader(Reading):
         timed: bool = False,
         lineage: bool = False,
         most_rows: int = 0,
+        bounded: bool = False,
         runtime: Runtime = REAL,
     ) -> None:
         super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, most_rows=most_rows, runtime=runtime)
@@ -107,7 +109,7 @@ class Reader(Reading):
         self._transaction_timeout = settings.peer.transaction_timeout
         ways = [link for link, _ in links.values()]
         self._copartitioned = requires_copartitioning(ways)
-        self._consumer = open_consumer(settings, group, member, ways)
+        self._consumer = open_consumer(settings, group, member, ways, bounded=bounded)
         self._everything = [
             Partition(link.topic, number)
             for link, facts in links.values()

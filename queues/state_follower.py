@@ -36,7 +36,6 @@ class StateFollower:
                 "queued.max.messages.kbytes": 32_768,
                 "fetch.wait.max.ms": 100,
                 **onlooker_config(settings),
-                "auto.offset.reset": "earliest",  # what is deleted meanwhile is missed: the numbers of the commits tell
             },
             logger=CLIENT_LOG,
         )

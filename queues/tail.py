@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from queues.client import CLIENT_LOG, RECONNECT_MS, onlooker_config
+from queues.client import BEGINNING, CLIENT_LOG, RECONNECT_MS, onlooker_config
 from queues.confirmed_end import confirmed_end
 from queues.denied import refuse_denied
 from queues.lost import ReaderLost
@@ -44,11 +44,10 @@ class Tail:
             {
                 "reconnect.backoff.max.ms": RECONNECT_MS,
                 **onlooker_config(settings),
-                "auto.offset.reset": "earliest",
             },
             logger=CLIENT_LOG,
         )
-        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if start is None else start)])
+        self._consumer.assign([TopicPartition(topic, 0, BEGINNING if start is None else start)])
 
     @property
     def caught_up(self) -> bool:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from queues.admin import topics
 from queues.admin_client import admin_client, refused
 from queues.awaited_topics import await_topics
-from queues.client import CLIENT_LOG, client_config, onlooker_config
+from queues.client import BEGINNING, CLIENT_LOG, client_config, onlooker_config
 from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
 from sardonyx.core.errors import InputError, SetupError
@@ -114,7 +114,7 @@ def read_committed(settings: Settings, topic: str) -> list[tuple[bytes | None, b
     try:
         partitions = _partitions(settings, consumer, topic, CALL)
         found: dict[int, list[tuple[bytes | None, bytes | None]]] = {number: [] for number in partitions}
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        consumer.assign([TopicPartition(topic, number, BEGINNING) for number in partitions])
         ended = 0
         while ended < len(partitions):
             message = consumer.poll(CALL)

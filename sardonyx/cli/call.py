@@ -194,7 +194,7 @@ def _register(
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> int | None:
             call = Call(**{key: kwargs.pop(key) for key in common})  # type: ignore[arg-type]
-            raise typer.Exit(_guarded(call, lambda: function(call, *args, **kwargs)))
+            raise typer.Exit(guarded(call, lambda: function(call, *args, **kwargs)))
 
         own = list(inspect.signature(function).parameters.values())[1:]
         hints = typing.get_type_hints(function, include_extras=True)
@@ -216,7 +216,7 @@ def _register(
     return register
 
 
-def _guarded(call: Call, work: Callable[[], int | None]) -> int:
+def guarded(call: Call, work: Callable[[], int | None]) -> int:
     """Run a command and return its exit code. Errors are shown, never raised."""
     try:
         code = work() or 0

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -145,7 +145,7 @@ def dev(
                 daemons = stack.enter_context(starting_daemons(folder, virtual_peers=count, telling=not no_web))
             services = None
             if own:
-                settings, services = _ready(call, starting)
+                settings, services = _ready(call, starting, None if daemons is None else daemons.connect)
             else:
                 _check_reachable(call, settings)
             if daemons is not None:
@@ -209,18 +209,25 @@ def run(
                 daemons = stack.enter_context(starting_daemons(folder, virtual_peers=count, telling=web))
             import sardonyx.client.client  # noqa: F401 - meanwhile
 
+            measured = folder / "peer-metrics.json"
+
+            def connect(settings: Settings) -> None:
+                if daemons is not None:
+                    daemons.connect(profiled(settings, measured) if profile else settings)
+
             if here:
-                settings, _ = _ready(call, starting)
+                settings, _ = _ready(call, starting, connect)
             else:
                 _check_reachable(call, settings)
-            measured = folder / "peer-metrics.json"
+            connect(settings)
             if daemons is not None:
-                daemons.connect(profiled(settings, measured) if profile else settings)
                 _say_daemons(call, count, folder)
             if web:
                 _pages(call, settings, folder, stack)
         view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
         vanishes = here and settings.data_dir is None
+        if daemons is not None:
+            daemons.useless = vanishes and view.status == "completed"
         times = None
         if profile and daemons is not None:
             daemons.stop()  # its last metrics are written when it ends
@@ -241,18 +248,25 @@ def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[Start
         yield starting
 
 
-def _ready(call: Call, starting: Starting) -> tuple[Settings, Services]:
-    """Wait until they answer; and settings with their addresses."""
-    from sardonyx.runtime.settings import load_settings
-
+def _ready(call: Call, starting: Starting, connect: Callable[[Settings], None] | None) -> tuple[Settings, Services]:
+    """Wait until they answer; and settings with their addresses. Daemons ``connect`` with ZooKeeper while Kafka still starts."""
+    if connect is not None:
+        connect(_settings_at(call, starting.expected()))
     services = starting.ready()
     kept = "kept" if services.kept else "removed at the end; keep it with --data DIR"
     took = time.monotonic() - starting.since
     call.say(f"they are ready after {took:.1f} s; their data is in {services.data_dir} ({kept})")
     addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
     _write_environment(services.data_dir / ENVIRONMENT, addresses)
+    return _settings_at(call, addresses), services
+
+
+def _settings_at(call: Call, addresses: Mapping[str, str]) -> Settings:
+    """The settings of the call, with these addresses."""
+    from sardonyx.runtime.settings import load_settings
+
     flags = {**call.flags, "deployment": call.deployment, "log.level": "debug" if call.verbose else None}
-    return load_settings(**{**flags, **addresses}), services
+    return load_settings(**{**flags, **addresses})
 
 
 class _Run:

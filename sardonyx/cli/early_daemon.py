@@ -1,7 +1,8 @@
 """A daemon that starts before its services do: it imports its code, and then reads its settings from its standard input.
 
 ``run`` and ``dev`` start their daemons in this way (:mod:`sardonyx.dev.daemons`): ``python -m sardonyx.cli.early_daemon peer``
-becomes ``sardonyx peer`` with these settings in its environment.
+becomes ``sardonyx peer`` with these settings in its environment. It does not ask whether the services answer: whoever starts it
+has seen ZooKeeper answer, and Kafka may still be starting.
 """
 
 from __future__ import annotations
@@ -11,24 +12,35 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from sardonyx.cli import main as command
 from sardonyx.cli import seldom_collect
+from sardonyx.cli.call import Call, guarded
 
 
 def main() -> None:
     """Wait for the settings, then be the daemon. Without any the daemon is not needed any more."""
     seldom_collect()
-    daemon = import_module(f"{sys.argv[1]}.daemon")
-    if sys.argv[1] == "peer":  # it imports the rest while its probes answer already
+    role = sys.argv[1]
+    daemon = import_module(f"{role}.daemon")
+    if role == "peer":  # it imports the rest while its probes answer already
         daemon.import_all()
-    import_module("sardonyx.cli.app")
     given = sys.stdin.buffer.read()
     if given:
         with Path(os.devnull).open() as nothing:  # the pipe has no more to say
             os.dup2(nothing.fileno(), sys.stdin.fileno())
         os.environ.update(json.loads(given))
-        command()
+        sys.exit(_run(role, daemon))
+
+
+def _run(role: str, daemon: Any) -> int:
+    """As the command of that name does."""
+    if role == "coordinator":
+        call = Call(role="coordinator")
+        return guarded(call, lambda: daemon.main(call.settings))
+    _, virtual_peers = sys.argv[2:]
+    call = Call(role="peer", flags={"peer.virtual_peers": virtual_peers})
+    return guarded(call, lambda: daemon.main(call.settings, reached=True))
 
 
 if __name__ == "__main__":

@@ -81,16 +81,19 @@ class KafkaBroker(Server):
         logging = write_log4j(self.home)
         if not (self.home / _FORMATTED).exists():
             self._format(config, logging)
-        return [*self._java(logging, "-Xmx768m"), "kafka.Kafka", str(config)]
+        options = self.archived(self._class_path())
+        return [*self._java(logging, "-Xmx768m", "-XX:+UseSerialGC", *options), "kafka.Kafka", str(config)]
 
-    def _java(self, logging: Path, *options: str) -> list[str]:
+    def _class_path(self) -> str:
         # Kafka's jars hold no logging backend. PySpark's log4j binding is of the same version, so Kafka logs through that.
         spark = kafka_jars.pyspark_jars()
         binding = [*spark.glob("slf4j-api-2*.jar"), *spark.glob("log4j-slf4j2-impl-*.jar")]
-        path = os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
+        return os.pathsep.join([*map(str, binding), f"{self.jars}/*"])
+
+    def _java(self, logging: Path, *options: str) -> list[str]:
         # The JVM's second compiler takes half of the processor in a broker's first minutes. Most embedded brokers live no longer.
         options = (*options, "-XX:TieredStopAtLevel=1")
-        return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", path]
+        return [str(self.java.path), *options, f"-Dlog4j2.configurationFile={logging}", "-cp", self._class_path()]
 
     def _format(self, config: Path, logging: Path) -> None:
         """Make the data directory of a new broker, as Kafka's own tool does: it takes a second, so what it wrote is kept.
@@ -173,6 +176,7 @@ share.coordinator.state.topic.replication.factor={copies}
 share.coordinator.state.topic.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
+controller.quorum.append.linger.ms=0
 group.min.session.timeout.ms=1000
 group.consumer.min.heartbeat.interval.ms=300
 group.consumer.heartbeat.interval.ms=500

@@ -26,6 +26,11 @@ _SOON = 30.0
 """Seconds. A daemon that fails sooner after its start does so because of something that is still there."""
 
 
+_HEARTBEAT = 0.2
+"""Seconds between two signs of life of the few peers of this machine. With the next one a peer hears that another one joins its
+task, or leaves it; until then the other one waits."""
+
+
 class Daemons:
     """Daemons that die with us."""
 
@@ -86,6 +91,8 @@ class LocalDaemons(Daemons):
         self._folder = folder
         self._telling = telling
         self._settings: bytes | None = None
+        self.useless = False
+        """Whether the services end with the daemons, and so does all that the coordinator would still do: it is killed."""
         self._waiting: list[int] = []
         """Where to write to those that wait for their settings."""
         try:
@@ -96,17 +103,30 @@ class LocalDaemons(Daemons):
             raise
 
     def connect(self, settings: Settings) -> None:
-        """Let them begin: the services that these settings name answer now. The daemons read them from a pipe."""
+        """Let them begin: ZooKeeper answers now where these settings say, and Kafka does or is starting. The daemons read the
+        settings from a pipe. May be repeated with other settings: then they begin anew.
+        """
         if self._telling and "metrics.telemetry" not in settings.origins:
             metrics = settings.metrics.model_copy(update={"telemetry": True})
             settings = settings.model_copy(update={"metrics": metrics})
-        self._settings = json.dumps(settings.environment()).encode()
+        if "peer.heartbeat" not in settings.origins:
+            peer = settings.peer.model_copy(update={"heartbeat": _HEARTBEAT})
+            settings = settings.model_copy(update={"peer": peer})
+        before, self._settings = self._settings, json.dumps(settings.environment()).encode()
+        if before not in (None, self._settings):
+            for child in self._children:
+                child.kill()
+            self.revive()
         self._tell()
 
     def stop(self) -> None:
         """Stop both, peers first, so that they can still tell the coordinator. May be repeated."""
         while self._waiting:
             os.close(self._waiting.pop())
+        if self.useless:
+            for child in self._children[1:]:
+                child.stop(DRAIN)
+            self._children[0].kill()
         super().stop()
 
     def _begin(self, name: str, *arguments: str) -> ChildProcess:

@@ -23,6 +23,7 @@ import structlog
 
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import kafka_jars
+from sardonyx.dev.class_archive import ClassArchive
 from sardonyx.dev.secured import Login
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import Java
@@ -64,6 +65,8 @@ class Server(ABC):
         self.abandoned = False
         """Whether it is not to start any more. Another thread sets it, then stops the server."""
         self.has_served = False
+        self.archive: ClassArchive | None = None
+        """Of the classes of its JVM; known once it has been started."""
 
     @property
     def tls(self) -> bool:
@@ -83,6 +86,16 @@ class Server(ABC):
         if self.child is None:
             raise RuntimeError(f"{self.name} is not running")
         return self.child.pid
+
+    def archived(self, class_path: str) -> list[str]:
+        """Options of a JVM with this class path: it uses an archive of its classes, or makes one."""
+        self.archive = ClassArchive(self.java, self.kind, class_path, self.home)
+        return self.archive.options()
+
+    @property
+    def makes_archive(self) -> bool:
+        """Whether its JVM will write an archive, if it ends in order."""
+        return self.archive is not None and not self.archive.exists
 
     @abstractmethod
     def prepare(self) -> list[str]:
@@ -111,6 +124,8 @@ class Server(ABC):
             if code is not None:
                 if "already in use" in child.log_tail(200):
                     return False
+                if self.archive is not None:
+                    self.archive.drop()
                 raise self.error("SX-EMBEDDED-DIED", f"ended with exit code {code} while starting")
             # The order matters: before it listens itself, another process could answer on that port. To ask who listens costs
             # more than to knock.
@@ -150,6 +165,8 @@ class Server(ABC):
                 self.child.kill()
             else:
                 self.child.stop(grace=10)
+                if self.archive is not None:
+                    self.archive.keep()
 
 
 def start_together(servers: Sequence[Server], *, again: bool = False) -> None:
@@ -217,14 +234,16 @@ class ZooKeeperServer(Server):
         )
         users = self.login.zookeeper_java(self.home) if self.login else []
         logging = write_log4j(self.home)
+        path = f"{kafka_jars.pyspark_jars()}/*"
         return [
             str(self.java.path),
+            *self.archived(path),
             # ZooKeeper keeps the last 500 transactions in memory. Those of a busy coordinator have up to 512 KiB each.
             *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             f"-Dlog4j2.configurationFile={logging}",
             *users,
             "-Dzookeeper.preAllocSize=4096",  # KiB; the default of 64 MiB a log file is too much for a temporary directory
-            *("-cp", f"{kafka_jars.pyspark_jars()}/*"),
+            *("-cp", path),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(config),
         ]

@@ -92,10 +92,11 @@ class Services:
 class Starting:
     """Services that start in the background, until :meth:`ready` returns them. Made by :func:`starting_services`."""
 
-    def __init__(self, data_dir: Path, start: Callable[[], Services]) -> None:
+    def __init__(self, data_dir: Path, start: Callable[[], Services], expect: Callable[[], Mapping[str, str]]) -> None:
         self.data_dir = data_dir
         self.since = time.monotonic()
         self._start = start
+        self._expect = expect
 
     def ready(self) -> Services:
         """Wait until both answer.
@@ -104,6 +105,15 @@ class Starting:
             SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
         """
         return self._start()
+
+    def expected(self) -> Mapping[str, str]:
+        """Wait until ZooKeeper answers. Settings by dotted key with which clients will reach both: those of :meth:`ready`, unless
+        Kafka finds that another process has taken its port meanwhile.
+
+        Raises:
+            SetupError: ``SX-EMBEDDED-DIED``, ``SX-EMBEDDED-SLOW``.
+        """
+        return self._expect()
 
 
 @contextlib.contextmanager
@@ -155,7 +165,7 @@ def starting_services(
         for server in every:
             server.members = [other for other in every if other.kind == server.kind]
         pool = ThreadPoolExecutor(3, thread_name_prefix="start")
-        stack.callback(_stop, every, pool)
+        stack.callback(_stop, every, pool, in_order=data_dir is not None)
 
         def zookeeper() -> str:
             start_together(zookeepers)
@@ -168,6 +178,14 @@ def starting_services(
             start_together(brokers)
             pool.submit(brokers[0].make_own_topics)
             return ",".join(server.address for server in brokers)
+
+        def expect() -> Mapping[str, str]:
+            zookeeper_at = began[1].result()
+            if not all(server.ports for server in brokers):  # they are chosen before a server is started
+                began[0].result()
+            kafka_at = ",".join(server.address for server in brokers)
+            logs_in = {} if own is None else own.settings()
+            return {"zookeeper.hosts": zookeeper_at, "kafka.bootstrap_servers": kafka_at, **logs_in}
 
         began = [pool.submit(kafka), pool.submit(zookeeper)]
         # What those two import when a server answers, here and meanwhile: two threads that import at once may each see half.
@@ -193,10 +211,11 @@ def starting_services(
                 running={server.name: server for server in every},
             )
 
-        yield Starting(folder, ready)
+        yield Starting(folder, ready, expect)
         log.info("embedded_services_stopping", data_dir=str(folder))
 
 
+<<<<<<< HEAD
 def _when_ready(
     begin: Callable[P, contextlib.AbstractContextManager[Starting]],
 ) -> Callable[P, contextlib.AbstractContextManager[Services]]:
@@ -215,10 +234,18 @@ embedded_services = _when_ready(starting_services)
 def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor) -> None:
     """Stop servers, also those that are about to start: nothing of them outlives the folder of their data. A broker ends in order
     only when it has started, so what has not is killed.
+=======
+def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor, *, in_order: bool) -> None:
+    """Stop servers, also those that are about to start: nothing of them outlives the folder of their data. They end in order,
+    which takes a second or two, only if their data is kept; and only when they have started, since a broker cannot before.
+>>>>>>> wt5
     """
     for server in servers:
         server.abandoned = True
-    kill = not all(server.has_served for server in servers)
+    in_order = in_order or any(
+        server.makes_archive for server in servers
+    )  # once: it spares all later ones a second or two
+    kill = not (in_order and all(server.has_served for server in servers))
     stop_together(servers, kill=kill)
     pool.shutdown(cancel_futures=True)
     stop_together(servers, kill=kill)  # what a thread of the pool has started meanwhile

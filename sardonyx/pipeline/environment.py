@@ -57,6 +57,7 @@ class Environment:
             _log_quietly()
             starting = stack.enter_context(starting_services(data, private=True))
             daemons = stack.enter_context(starting_daemons(starting.data_dir, virtual_peers=peers))
+            daemons.connect(load_settings(**starting.expected()))
             services = starting.ready()
             addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka}
             settings = load_settings(**{**addresses, **services.login})

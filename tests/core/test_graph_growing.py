@@ -21,7 +21,7 @@ from sardonyx.state.window_rows import SCHEMA
 from tests.core.test_graph_versions import SIZE, Row, spec_of, timely
 from tests.sizes import as_asked
 
-HISTORIES = as_asked(8, whole=40)
+HISTORIES = as_asked(8, whole=20)
 NAMES: list[Callable[[int], Any]] = [int, "v{}".format, lambda number: number * 10**15]
 
 

@@ -194,7 +194,7 @@ def test_crashes_change_no_bit() -> None:
     wanted = messages(run)
     assert {task: len(rows) for task, rows in wanted.items()} == {"out-ranks": 34, "out-distances": 34}
     run.close()
-    for chance in histories(sizes.histories(6, whole=60)):
+    for chance in histories(sizes.histories(6, whole=30)):
         run = ClockedRun(club(), batch_size=chance.choice([1, 4, 11, 1000]), topics={"links": 2})
         order = chance.sample(LINKS, len(LINKS))
         while order:
@@ -217,7 +217,7 @@ def test_a_shard_gives_all_results_once_whoever_goes_on() -> None:
     spec = GraphSpec(algorithm="common_neighbors", edges="e", source="src", target="dst", pairs="p", vertices="v")
     pairs = [(row["src"], row["dst"]) for row in LINKS]
     wanted = [(a, b, len(list(nx.common_neighbors(KARATE, a, b)))) for a, b in pairs]
-    for chance in histories(sizes.histories(20, whole=100)):
+    for chance in histories(sizes.histories(20, whole=50)):
         store, limit = MemoryStore(SCHEMA), chance.choice([1, 7, 30, 1000])
         given = [(EDGES, row) for row in LINKS] + [(PAIRS, row) for row in LINKS] + [(VERTICES, {"id": 99})]
         chance.shuffle(given)

@@ -505,7 +505,7 @@ def test_a_source_with_hundreds_of_partitions_has_progress(sardonyx_clocked: Beg
     """Its fronts are coarser in statements and positions, which stay short. Progress is never beyond what is in windows, moves,
     and reaches the end.
     """
-    count = histories(250, whole=800)
+    count = histories(250, whole=500)
     run = sardonyx_clocked(traffic(), topics={"hits": count})
     rows = [3 + number * 7 % 5 for number in range(count)]
 

@@ -197,7 +197,7 @@ def test_latest_rows_come_at_the_end_over_several_batches() -> None:
     assert sorted(row["v"] for row in peer.results) == [13, 14, 15, 16, 17, 18, 19]
 
 
-@pytest.mark.parametrize("history", range(histories(6, whole=40)))
+@pytest.mark.parametrize("history", range(histories(6, whole=20)))
 def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> None:
     """Whatever is read beside what, cut where, dropped, or taken over: the results and late rows of the whole logs."""
     rng = random.Random(f"{seed}/relation-shards/{history}")
@@ -227,7 +227,7 @@ def test_random_histories_give_what_all_pairs_give(seed: int, history: int) -> N
     assert not peer.behind, f"seed {seed}, history {history}: a result came after the clock had passed it"
 
 
-@pytest.mark.parametrize("history", range(histories(6, whole=40)))
+@pytest.mark.parametrize("history", range(histories(6, whole=20)))
 def test_no_result_is_behind_the_clock_that_the_task_has_stated(seed: int, history: int) -> None:
     """Else it would be late for a window after the task, although no row was late for the task. It holds for all kinds."""
     rng = random.Random(f"{seed}/relation-clocks/{history}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -100,10 +101,16 @@ def test_a_daemon_goes_on_by_what_it_is_told(given: dict[str, str], monkeypatch:
         monkeypatch.setattr(sys, "stdin", pipe)
         monkeypatch.setattr(sys, "argv", ["early_daemon", "coordinator"])
         monkeypatch.setattr(os, "environ", dict(os.environ))
-        monkeypatch.setattr(early_daemon, "command", lambda: calls.append(os.environ.get("SARDONYX__DEPLOYMENT")))
-        monkeypatch.setattr(early_daemon, "import_module", lambda name: SimpleNamespace(__name__=name))
+        monkeypatch.setattr(
+            early_daemon,
+            "import_module",
+            lambda name: SimpleNamespace(__name__=name, main=lambda settings: calls.append(settings.deployment)),
+        )
         monkeypatch.setattr(early_daemon, "seldom_collect", lambda: None)
-        early_daemon.main()
+        with contextlib.ExitStack() as stack:
+            if given:
+                assert stack.enter_context(pytest.raises(SystemExit))
+            early_daemon.main()
         assert calls == list(given.values())
         assert os.read(pipe.fileno(), 1) == b""
 
@@ -118,6 +125,31 @@ def test_ctrl_c_ends_at_once_what_only_starts() -> None:
         assert stop.asked
         with pytest.raises(KeyboardInterrupt), stop.at_once():
             pytest.fail("it was asked before")
+
+
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_daemons_begin_anew_with_other_settings_and_end_as_their_services_do(
+    vanishes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper answers before Kafka does, which may find its port taken. A coordinator ends in order, unless the services end."""
+    script = "import signal, sys, time; sys.stdin.read(); signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up')"
+
+    def stand_in(_command: list[str], *, name: str, log_path: Path, stdin: int) -> object:
+        command = [sys.executable, "-c", f"{script}\ntime.sleep(600)"]
+        return start_child(command, name=name, log_path=log_path, stdin=stdin, env={"PYTHONUNBUFFERED": "1"})
+
+    monkeypatch.setattr(daemons, "start_child", stand_in)
+    monkeypatch.setattr(daemons, "find_java", lambda: JAVA)
+    with daemons.starting_daemons(tmp_path, virtual_peers=3) as found:
+        for port, times in ((1, 1), (1, 1), (2, 2)):
+            found.connect(
+                load_settings(**{"zookeeper.hosts": "127.0.0.1:1", "kafka.bootstrap_servers": f"127.0.0.1:{port}"})
+            )
+            for each in ("coordinator", "peer"):
+                log = tmp_path / f"{each}.log"
+                until(lambda log=log, times=times: log.read_text() == times * "up\n", what=f"{log} of {times} starts")
+        found.useless = vanishes
+    assert [child.poll() for child in found._children] == [137 if vanishes else 7, 7]
 
 
 class Slow(Server):
@@ -138,7 +170,7 @@ def test_what_still_starts_ends_with_its_owner(tmp_path: Path) -> None:
     server, pool = Slow(JAVA, tmp_path), ThreadPoolExecutor(1)
     began = pool.submit(start_together, [server])
     until(lambda: server.child is not None, what="the process")
-    services._stop([server], pool)
+    services._stop([server], pool, in_order=True)
     assert began.done()
     assert server.child is not None
     assert server.child.poll() is not None
@@ -147,6 +179,42 @@ def test_what_still_starts_ends_with_its_owner(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as another:
         assert another.submit(start_together, [later]).exception() is not None
     assert later.child is None
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_services_end_in_order_only_if_that_is_of_use(kept: bool, tmp_path: Path, cache: Path) -> None:
+    """If their data is kept; or once: the JVM then writes the archive of its classes, with which later ones start sooner."""
+
+    class Quick(Slow):
+        kind = "quick"
+
+        def prepare(self) -> list[str]:
+            new = self.archived("jars/*")[-1].partition("=")[2]
+            script = f"trap 'echo archive > {new}; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+            return ["sh", "-c", script]
+
+    def ended(name: str) -> tuple[Quick, int | None]:
+        server = Quick(JAVA, tmp_path / name)
+        server.home.mkdir(parents=True)
+        server.launch()
+        server.has_served = True
+        until(lambda: server.log_path.read_text() == "up\n", what="its first line")
+        with ThreadPoolExecutor(1) as pool:
+            services._stop([server], pool, in_order=kept)
+        assert server.child is not None
+        return server, server.child.poll()
+
+    server, code = ended("first")
+    assert code == 7
+    assert server.archive is not None
+    assert server.archive.path.read_text() == "archive\n"
+    assert server.archive.path.stat().st_mode & 0o777 == 0o600
+    server, code = ended("second")
+    assert server.archive is not None
+    assert server.archive.options()[-1] == f"-XX:SharedArchiveFile={server.archive.path}"
+    assert code == (7 if kept else 137)
+    server.archive.drop()
+    assert [path for path in cache.iterdir() if path.suffix == ".jsa"] == []
 
 
 TOOL = """

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from queues.client import BEGINNING
 from queues.dead_letters import row_of
 from tests.faults.shapes import KEYS, PARTITIONS, SOURCE, Shape
 from tests.faults.sights import KINDS, Sight
@@ -246,8 +247,9 @@ class Flow:
 
     def _consumer(self, topic: str, partitions: int) -> Consumer:
         about = {"group.id": "nobody", "enable.auto.commit": False, "isolation.level": "read_committed"}
-        consumer = Consumer({**self.config, **about, "enable.partition.eof": True})
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)])
+        ends = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        consumer = Consumer({**self.config, **about, **ends})
+        consumer.assign([TopicPartition(topic, number, BEGINNING) for number in range(partitions)])
         return consumer
 
     def _watch_topic(self) -> None:

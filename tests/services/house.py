@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
 from queues.awaited_topics import await_topics
+from queues.client import BEGINNING
 from sardonyx.cli.app import app
 from sardonyx.client.client import Client, JobHandle
 from sardonyx.client.views import JobView
@@ -98,11 +99,12 @@ class House:
 
     def records(self, topic: str) -> list[Any]:
         """The JSON records of a topic that are committed, in no order."""
-        settings = {"group.id": "nobody", "enable.auto.commit": False, "enable.partition.eof": True}
+        settings = {"group.id": "nobody", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        settings |= {"enable.partition.eof": True}
         consumer = Consumer({**self.settings.kafka.client(), **settings})
         try:
             partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+            consumer.assign([TopicPartition(topic, number, BEGINNING) for number in partitions])
             found: list[Any] = []
             ended: set[int] = set()
             while len(ended) < len(partitions):
