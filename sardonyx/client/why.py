@@ -111,7 +111,7 @@ def _kafka_silent(settings: Settings) -> str | None:
     try:
         reach_kafka(settings.model_copy(update={"kafka": quick}))
     except SetupError as error:
-        return f"{error.message}: {error.cause}"
+        return f"{error.opening}: {error.cause}"
     return None
 
 
