@@ -52,6 +52,8 @@ MISTAKES = {
     'job.task("double", double, after=rows, btach_size=3)': "call-arg",
     "Job(7)": "arg-type",
     "from sardonyx import Jop": "attr-defined",
+    "from sardonyx.pipeline import Steam": "attr-defined",
+    "from sardonyx.testing import run_jop": "attr-defined",
     "job.inputs": "attr-defined",
 }
 
