@@ -34,7 +34,8 @@ BOUND = 50
 
 def test_a_task_pauses_while_the_next_one_does_not_read(house: House, tmp_path: Path) -> None:
     """An endless job whose second task hangs. The first one stops at the bound, or some batches after it; what it has not read
-    stays in the user's topic. `link lag` and `job explain` say who is held by what: that is not late. In the end each record is there once.
+    stays in the user's topic. `link lag` and `job explain` say who is held by what, which is not late. In the end
+    each record is there once.
     """
     topic, hold = house.make_topic("bounded"), tmp_path / "hold"
     house.fill(topic, *(json.dumps({"n": n}).encode() for n in range(RECORDS)))
