@@ -97,13 +97,22 @@ def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 
 def _environment(folder: Path, wheel: Path, *what: str | Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    # The wheel needs no setuptools, an editable install builds one.
+    linked = _required(wheel) | (_files_of("setuptools") if "--editable" in what else {})
+    for name, path in linked.items():
+        (site / name).symlink_to(path)
     python = folder / "bin" / "python"
     install = ("--python", python, "install", "--no-deps", "--no-index", "--quiet", *what)
     subprocess.run([sys.executable, "-m", "pip", *install], check=True)
-    (site,) = (folder / "lib").glob("python*/site-packages")
-    for name, path in _required(wheel).items():
-        (site / name).symlink_to(path)
     return folder / "bin"
+
+
+def _files_of(package: str) -> dict[str, Path]:
+    """The files and folders of a package of this environment, by name."""
+    found = distribution(package)
+    names = {file.parts[0] for file in found.files or [] if file.parts[0] not in {"..", "__pycache__"}}
+    return {name: Path(str(found.locate_file(name))) for name in names}
 
 
 def _required(wheel: Path) -> dict[str, Path]:
@@ -123,8 +132,7 @@ def _required(wheel: Path) -> dict[str, Path]:
         wanted = {(canonicalize_name(requirement.name), extra) for extra in ("", *requirement.extras)} - seen
         seen |= wanted
         waiting += [(text, extra) for _, extra in wanted for text in package.requires or []]
-        names = {file.parts[0] for file in package.files or [] if file.parts[0] not in {"..", "__pycache__"}}
-        found |= {name: Path(str(package.locate_file(name))) for name in names}
+        found |= _files_of(requirement.name)
     return found
 
 
