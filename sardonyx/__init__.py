@@ -190,12 +190,14 @@ _LATER = {  # name -> module; these need pyarrow or more, and are imported when 
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        import importlib
+if not TYPE_CHECKING:  # a type checker would take any name for one that is here
 
-        return getattr(importlib.import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _LATER:
+            import importlib
+
+            return getattr(importlib.import_module(_LATER[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

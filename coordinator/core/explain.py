@@ -120,7 +120,7 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
     if job.spec.next_partitions is not None:
         reasons.append(_resizing(name, job.spec.next_partitions))
     if job.error is not None:
-        text = f"{job.error.message}: {job.error.cause}; {job.error.fix}"
+        text = f"{job.error.message.removesuffix('.')}: {job.error.cause}; {job.error.fix}"
         reasons.append(Reason(code="taken-back", text=" ".join(text.split()), error=job.error))
     if at_work:
         peers = _holders(state, at_work)

@@ -405,7 +405,7 @@ def _ask_to_stop(call: Call, handle: JobHandle, *, close_windows: bool, discard_
     except SardonyxError as error:
         if error.code != "SX-JOB-STATE-LOST" or not sys.stdin.isatty():
             raise
-        call.say(f"{error.message}: {error.cause}")
+        call.say(f"{error.opening}: {error.cause}")
         if not typer.confirm("Stop it all the same?", err=True):
             raise
         handle.stop(discard_state=True)

@@ -58,8 +58,8 @@ class TaskClock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobClock(msgspec.Struct, frozen=True, kw_only=True):
-    """The clock of a job is the least of its tasks' clocks. It never falls; docs/time.md names the one exception. A partition
-    whose peer is lost holds it, if it was not idle before. A lost record fails the job.
+    """The clock of a job is the least of its tasks' clocks. It never falls; docs/time.md names the two exceptions. A partition
+    whose peer is lost holds it, if it was not idle before. A record that a queue between two tasks has lost fails the job.
     """
 
     job: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sardonyx.client.lags import LinkLag
-from sardonyx.client.verdict import LATE, facts_of, verdict
+from sardonyx.client.verdict import LATE, cap_of, facts_of, verdict
 from sardonyx.client.views import TaskView
 from sardonyx.core.text import plural
 
@@ -18,12 +18,16 @@ APART = 2.0
 """Seconds between two looks, from which follows whether a task catches up."""
 
 
-def late_tasks(handle: JobHandle, limits: Mapping[str, int]) -> list[str]:
+def late_tasks(
+    handle: JobHandle, limits: Mapping[str, int], held: Callable[[Sequence[LinkLag]], Collection[str]]
+) -> list[str]:
     """Say of each late task how late it is, whether it catches up, and what it lacks. Takes two seconds if there is one.
+    A task that a full queue holds is not late by itself: it is left out.
 
     Args:
         handle: of a running job.
         limits: the most peers that each task can take.
+        held: the tasks that full queues hold, from what is unread on the links.
 
     Raises:
         SardonyxError: as :meth:`~sardonyx.client.job_handle.JobHandle.lag`.
@@ -33,7 +37,13 @@ def late_tasks(handle: JobHandle, limits: Mapping[str, int]) -> list[str]:
         return []
     time.sleep(APART)
     second = handle.lag(holds=False)
-    return in_words(first, second, time.monotonic() - began, handle.status(live=False).tasks, limits)
+    seconds = time.monotonic() - began
+    paused = {*held(first), *held(second)}
+    tasks = [task for task in handle.status(live=False).tasks if task.name not in paused]
+    spec = handle.spec()
+    return in_words(
+        first, second, seconds, tasks, limits, {name: cap_of(spec.task(name), most) for name, most in limits.items()}
+    )
 
 
 def in_words(
@@ -42,6 +52,7 @@ def in_words(
     seconds: float,
     tasks: Sequence[TaskView],
     limits: Mapping[str, int],
+    caps: Mapping[str, str] = {},
 ) -> list[str]:
     """The same from two looks, so many ``seconds`` apart. The task that is latest comes first. Pure."""
     known = [{lag.link: lag.records for lag in look} for look in (first, second)]
@@ -58,7 +69,7 @@ def in_words(
             continue
         worst = max(late, key=lambda lag: lag.seconds or 0.0)
         limit = limits.get(task.name)
-        facts = facts_of(task, read, growth, limit)
+        facts = facts_of(task, read, growth, limit, cap=caps.get(task.name, ""))
         words = f"task {task.name} is late with {worst.link}: {verdict(facts).text}"
         if facts.growth:
             words += f" ({facts.growth:+,.0f} unread rows a second)"

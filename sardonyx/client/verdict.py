@@ -1,6 +1,7 @@
 """What a task is like right now, in a word: the first row of a table that holds. Pure.
 
-Queues are durable, so no task presses back on the one before it: a task is late or it is not, and the word says what it lacks.
+A task that a full queue holds lacks nothing itself: the word says so, and the text by whom it is held. Of all others the word
+says whether they are late, and what they lack.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import msgspec
 
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.views import ShownState, TaskView
+from sardonyx.core.spec import TaskSpec
+from sardonyx.core.text import counted
 from sardonyx.core.units import duration
 
 LATE = 10.0
@@ -32,6 +35,7 @@ Word = Literal[
     "behind",
     "catches up",
     "waits",
+    "held",
     "bound",
     "keeps up",
     "works",
@@ -50,15 +54,19 @@ class Facts(NamedTuple):
     peers: int = 0
     limit: int | None = None
     """The most peers that it can take."""
+    cap: str = ""
+    """Why it can take no more, as of :func:`cap_of`."""
     unread: int | None = None
     seconds: float | None = None
     """How long its oldest unread row has waited."""
     growth: float | None = None
     """By how many rows a second what is unread grows; negative: it shrinks."""
     still: float | None = None
-    """Seconds since it committed a row."""
+    """Seconds since it committed a row, while no full queue held it."""
     busy: float | None = None
     """The share of the last seconds in which its peers had a batch in hand, from 0 to 1."""
+    held: str | None = None
+    """What holds it, if a full queue does: as of :attr:`sardonyx.core.back_pressure.Hold.why`."""
 
 
 def facts_of(
@@ -70,6 +78,8 @@ def facts_of(
     suspended: bool = False,
     backing_off: bool = False,
     still: float | None = None,
+    held: str | None = None,
+    cap: str = "",
 ) -> Facts:
     """Put together what is known of a task and of the links that it reads.
 
@@ -80,7 +90,9 @@ def facts_of(
         limit: the most peers that the task can take.
         suspended: whether a user has suspended its job.
         backing_off: whether it rests after a failure.
-        still: seconds since it committed a row.
+        still: seconds since it committed a row, while no full queue held it.
+        held: what holds it, if a full queue does.
+        cap: why it can take no more peers.
     """
     unread, growths = [lag.records for lag in lags], [growth(lag.link) for lag in lags]
     # A split waits since the job began, however fast the input is read: its age says nothing.
@@ -96,7 +108,18 @@ def facts_of(
         seconds=max(waits, default=None),
         growth=None if not lags or None in growths else sum(each or 0.0 for each in growths),
         still=still,
+        held=held,
+        cap=cap,
     )
+
+
+def cap_of(task: TaskSpec, limit: int) -> str:
+    """Why a task can take no more peers than this, in words."""
+    if task.consumption == "sequential":
+        return "it is sequential"
+    if task.max_peers == limit:
+        return f"its max_peers is {limit}"
+    return f"what it reads has {counted(limit, 'partition')}, and two peers never share one"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -138,7 +161,8 @@ def _overworked(facts: Facts) -> bool:
 
 def _cannot_follow(facts: Facts) -> str:
     why = [f"its peers are busy for {facts.busy:.0%} of the time"] if _overworked(facts) else []
-    why += [f"it can take no more peers than {facts.limit}"] if _full(facts) else []
+    cap = f", since {facts.cap}" if facts.cap else ""
+    why += [f"it can take no more peers than {facts.limit}{cap}"] if _full(facts) else []
     return f"{_waiting(facts)}, more rows come than it reads, and {' and '.join(why)}"
 
 
@@ -185,6 +209,7 @@ _TABLE: tuple[_Row, ...] = (
         lambda f: f.bound,
         lambda _: "no peer runs it: it is a topic in place, or fused with another task",
     ),
+    ("held", "info", lambda f: f.held is not None, lambda f: f"it pauses: {f.held}"),
     ("no peer", "bad", _deserted, lambda _: "no virtual peer is on it"),
     (
         "stuck",

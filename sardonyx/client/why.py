@@ -7,7 +7,8 @@ its tasks are held by full queues, sit on one batch or are late, and what is on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from queues.connectivity import reach_kafka
 from sardonyx.client.clocks import lacking, waiting_rows, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
+from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches
 from sardonyx.client.reasons import Outside, Why
@@ -69,7 +71,12 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside += [Outside("held", words) for words in holds]
         outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
         limits = state.plans[job].limit
-        outside += [Outside("late", words) for words in _told(client, job, lambda handle: late_tasks(handle, limits))]
+        outside += [
+            Outside("late", words)
+            for words in _told(
+                client, job, lambda handle: late_tasks(handle, limits, partial(_held, client, handle.id))
+            )
+        ]
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _told(client, job, _loops)]
     return Why(explanation, outside)
@@ -111,13 +118,18 @@ def _kafka_silent(settings: Settings) -> str | None:
     try:
         reach_kafka(settings.model_copy(update={"kafka": quick}))
     except SetupError as error:
-        return f"{error.message}: {error.cause}"
+        return f"{error.opening}: {error.cause}"
     return None
 
 
 def _loops(handle: JobHandle) -> list[str]:
     """What is on its way in the loops of a job."""
     return [in_words(cycle) for cycle in handle.cycles()]
+
+
+def _held(client: Client, job: str, lags: Sequence[LinkLag]) -> set[str]:
+    """The tasks of a job that full queues hold, when this is unread on its links."""
+    return {hold.task for hold in held_tasks(client, job, lags)}
 
 
 def _told(client: Client, job: str, ask: Callable[[JobHandle], list[T]]) -> list[T]:

@@ -81,7 +81,12 @@ class Hold(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Say it in a sentence."""
-        words = f"task {self.task} pauses: {self.link} is full, with {counted(self.unread, 'unread row')} of at most "
+        return f"task {self.task} pauses: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """Say what holds it, in words that follow its name."""
+        words = f"{self.link} is full, with {counted(self.unread, 'unread row')} of at most "
         words += f"{self.bound:,}, and waits for task {self.reader}"
         return (
             words

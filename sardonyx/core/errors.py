@@ -86,6 +86,11 @@ class SardonyxError(Exception):
         return Failure(self.code, self.message, self.cause, self.fix, self.traceback, self.where)
 
     @property
+    def opening(self) -> str:
+        """The message without its full stop, for a text that goes on after it."""
+        return self.message.removesuffix(".")
+
+    @property
     def problems(self) -> list[SardonyxError]:
         """The single errors in a collection; an error that is no collection gives itself."""
         return [self]

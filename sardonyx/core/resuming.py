@@ -12,11 +12,12 @@ from sardonyx.core.events import UNKNOWN_JOB
 from sardonyx.core.going_back import last_at
 from sardonyx.core.graph import graph_of
 from sardonyx.core.predecessors import Predecessor, ResumeProblem, topics_read
-from sardonyx.core.resuming_at import no_point, of_replay, of_states, problems_at, unknown_states
+from sardonyx.core.resuming_at import begins_at, no_point, of_replay, of_states, problems_at, unknown_states
 from sardonyx.core.spec import JobSpec, stateful
 from sardonyx.core.state_points import CheckpointPoint
 
 _WITHOUT = "submit the job without `--resume`, with the `start=` that you want"
+_ON_LINKS = "what its inputs had read may have been left on the links between its tasks"
 
 
 def resume_problems(
@@ -36,7 +37,8 @@ def resume_problems(
         spec: the new job. Both specs must have a graph: unique names, no cycle.
         at: from its last checkpoint at or before this time, in microseconds; None: from where it ended.
         replays: a checkpoint with whose states the new job works rows of the earlier one once more, which may still run.
-        reshards: whether states can be divided among another number of partitions; not by the rules before 4.
+        reshards: whether states can be divided among another number of partitions; not by the rules before 4, which also say
+            something else about where a job may begin that cannot go on.
     """
     if before is None or before.refused:
         problem = _refused() if before is not None else _unknown()
@@ -99,10 +101,12 @@ def _as_it_stands(resumes: str, before: Predecessor, at: int | None) -> Iterator
 def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec, *, reshards: bool) -> Iterator[ResumeProblem]:
     """Reasons that lie in how the earlier job ended."""
     if before.status not in ("stopped", "completed") and (left := _left_behind(before.spec)):
+        shown = f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions"
+        where = begins_at(resumes, before, spec) if reshards and left is _ON_LINKS else shown
         yield ResumeProblem(
             "it was killed" if before.status == "killed" else f"it has {before.status}",
             f"{left}, so its positions do not say what was done",
-            f"{_WITHOUT}; `sardonyx job show {resumes}` tells the positions. End a job with `sardonyx job stop` to resume it",
+            f"{where}. End a job with `sardonyx job stop` to resume it",
         )
     with_state = [task.name for task in before.spec.catalog if stateful(task)]
     if before.closed and with_state:
@@ -116,7 +120,9 @@ def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec, *, reshards: 
         yield ResumeProblem(
             f"the state of its task {with_state[0]} (open windows, or rows that it keeps) stays behind",
             "it is in a database, or a coordinator of the release before has stopped the job",
-            f"{_WITHOUT}, before the first row that the state needs",
+            "submit the job without `--resume`; it begins with empty states, at its own `start=`"
+            if reshards
+            else f"{_WITHOUT}, before the first row that the state needs",
             task=with_state[0],
         )
     elif before.status == "stopped" and before.end is not None:
@@ -161,7 +167,7 @@ def _read_whole(spec: JobSpec) -> set[str]:
 def _left_behind(spec: JobSpec) -> str:
     """What a job that did not come to its end may have left behind its inputs; an empty text if nothing."""
     if any(link.kind not in ("input", "output", "dead") for link in graph_of(spec, "", "").links):
-        return "what its inputs had read may have been left on the links between its tasks"
+        return _ON_LINKS
     if any(task.type == "output" and task.connector != "kafka" for task in spec.catalog):
         return "its output keeps positions of its own"
     return ""

@@ -39,6 +39,19 @@ def problems_at(
     yield from _of_results(spec, new)
 
 
+def begins_at(resumes: str, before: Predecessor, spec: JobSpec) -> str:
+    """Say where a job may begin that cannot go on from where another one ended, as that left rows between its tasks: at its last
+    checkpoint, or else at none of its positions.
+    """
+    point = max(before.checkpoints, key=lambda point: point.at, default=None)
+    if point is not None and not any(problems_at(before, spec, point)):
+        return f"go on from its last checkpoint: `--resume {resumes}@{time_text(point.at)}`"
+    return (
+        "submit the job without `--resume`; it begins at its own `start=`. "
+        f"Do not begin at the positions of {resumes}: rows before them may be in no result"
+    )
+
+
 def no_point(checkpoints: Sequence[CheckpointPoint], at: int) -> ResumeProblem:
     """Return the reason that none of the checkpoints of a job has this time or an earlier one."""
     known = [time_text(point.at) for point in checkpoints]

@@ -55,7 +55,7 @@ def _found(name: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, look())
     except SetupError as error:
-        return Finding(name, False, f"{error.message.removesuffix('.')} ({error.code}): {error.cause}", error.fix)
+        return Finding(name, False, f"{error.opening} ({error.code}): {error.cause}", error.fix)
 
 
 def _python() -> Finding:

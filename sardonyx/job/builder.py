@@ -168,7 +168,7 @@ class Job(Relations, Graphs, Rounds, Cycles):
             after: the task or tasks whose results it reads.
             params: keyword arguments for ``fn``: plain JSON data, and functions at the top level of a module.
             sequential: one peer at a time. For one order of all rows, also give the job ``partitions=1``.
-            min_peers: the task begins only when this many virtual peers are free for it.
+            min_peers: the task begins only when this many virtual peers are free for it, or as many as it can take.
             max_peers: at most this many peers at a time. None: as many as there are partitions.
             tags: only virtual peers that have all these tags run the task, such as ``["gpu"]``.
             batch_size: how many rows (not bytes) a batch has at most. None: 50,000, and more where much is unread.

@@ -25,6 +25,7 @@ def warnings_of_relations(spec: JobSpec) -> Iterator[Failure]:
         if task.relation is not None:
             yield from _state(spec, task, task.relation)
             yield from _silent_table(spec, task, task.relation)
+            yield from _wait_in_the_past(spec, task, task.relation)
             yield from store_missing(task, task.relation.store)
         elif (whole := whole_of(task)) is not None:
             yield from store_missing(task, whole.store)
@@ -61,6 +62,22 @@ def _silent_table(spec: JobSpec, task: TaskSpec, relation: RelationSpec) -> Iter
                 f"its rows wait until the next row of {source.name!r}, however late that comes",
                 "a row is looked up when the clock of the table has passed its time, and that clock moves with rows of the table",
                 f'give {source.name!r} idle="1 min" and at_rest="wall" in its time=, unless the table always has new rows',
+            )
+
+
+def _wait_in_the_past(spec: JobSpec, task: TaskSpec, relation: RelationSpec) -> Iterator[Failure]:
+    """Rows of the past come as fast as they can be read, so the clock of their side runs away from that of the table."""
+    if relation.kind != "lookup" or relation.wait is None or relation.left is None:
+        return
+    for source in inputs_of(spec, relation.left):
+        if source.connector == "kafka" and (start := source.options.get("start")) != "latest":
+            yield warning(
+                "SX-WARN-WAIT",
+                task,
+                f"rows of {source.name!r} that are there already may find no value, or an old one",
+                f"they are read from start={start!r} on as fast as they can be, which may be long before their values; "
+                "with wait= they do not wait for these",
+                'leave out wait=, and give the table idle="1 min" and at_rest="wall" in its time=; or begin at start="latest"',
             )
 
 

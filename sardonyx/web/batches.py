@@ -197,7 +197,7 @@ class LiveBatches:
             try:
                 reader = TelemetryReader(self._settings)
             except SetupError as error:
-                self._problem = f"{error.message}: {error.fix}"
+                self._problem = f"{error.opening}: {error.fix}"
                 self._closed.wait(AGAIN)
                 continue
             try:
@@ -205,7 +205,7 @@ class LiveBatches:
                     self._kept.take(reader.read(0.5))
                     self._problem = ""
             except SetupError as error:
-                self._problem = f"{error.message}: {error.fix}"
+                self._problem = f"{error.opening}: {error.fix}"
                 self._closed.wait(AGAIN)
             finally:
                 reader.close()

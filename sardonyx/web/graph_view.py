@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from coordinator.core.state import Job, State
 from queues.backlog import Precision
+from sardonyx.client.held_tasks import holds_of
 from sardonyx.client.lags import LinkLag
-from sardonyx.client.verdict import LATE, Facts, Verdict, drains_in, facts_of, verdict
+from sardonyx.client.verdict import LATE, Facts, Verdict, cap_of, drains_in, facts_of, verdict
 from sardonyx.client.views import JobView, ShownState, TaskView, laid_out
+from sardonyx.core.back_pressure import Hold, bounds_of
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
 from sardonyx.web.layout import HEIGHT, MARGIN, WIDTH, Layout, lay_out
@@ -73,6 +77,8 @@ class Slowest(msgspec.Struct, frozen=True):
     seconds: float
     worst: str
     """The task before which they wait longest."""
+    waits_for: str | None = None
+    """If full queues hold that task: the one that it waits for in the end."""
 
 
 class GraphView(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +93,8 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
     bounded: bool
     slowest: Slowest | None = None
     """None: nothing waits for long, or it is not known."""
+    held: list[Hold] = []
+    """Its tasks that full queues hold."""
 
 
 LANE = 24
@@ -143,14 +151,17 @@ def graph_view(
     samples = samples or Samples()
     limits = state.plans[name].limit if name in state.plans else {}
     by_link = {lag.link: lag for lag in lags or ()}
+    held = holds_of(graph, job.facts or {}, lags or (), view.tasks)
+    until = _held_until(graph, job, samples)
     known: dict[str, Facts] = {}
     for task in view.tasks:
         read = [lag for lag in lags or () if lag.reader == task.name]
-        known[task.name] = _facts(task, job, limits.get(task.name), read, samples)
+        why = "; ".join(hold.why for hold in held if hold.task == task.name) or None
+        known[task.name] = _facts(task, job, limits.get(task.name), read, samples, until.get(task.name), why)
     judged = {name: verdict(facts) for name, facts in known.items()}
     fused = {task.name for stage in graph.stages for task in stage.fused}
     drawn = [_edge(graph, edge, layout, by_link, samples, judged) for edge in edges]
-    slowest = slowest_way(graph.order, drawn)
+    slowest = slowest_way(graph.order, drawn, {hold.task: hold.last for hold in held})
     if slowest is not None:
         steps = set(zip(slowest.tasks, slowest.tasks[1:], strict=False))
         drawn = [msgspec.structs.replace(edge, slowest=(edge.source, edge.target) in steps) for edge in drawn]
@@ -186,11 +197,18 @@ def graph_view(
         height=layout.height,
         bounded=graph.bounded,
         slowest=slowest,
+        held=held,
     )
 
 
-def slowest_way(order: list[str], edges: list[Edge]) -> Slowest | None:
-    """The way with the largest sum of waits, if any of them is late."""
+def slowest_way(order: list[str], edges: list[Edge], held: Mapping[str, str] = {}) -> Slowest | None:
+    """The way with the largest sum of waits, if any of them is late.
+
+    Args:
+        order: the tasks, in topological order.
+        edges: between them.
+        held: the tasks that full queues hold, each with the one that it waits for in the end.
+    """
     if not any(edge.seconds is not None and edge.seconds >= LATE for edge in edges):
         return None
     best: dict[str, tuple[float, str | None]] = dict.fromkeys(order, (0.0, None))
@@ -203,14 +221,45 @@ def slowest_way(order: list[str], edges: list[Edge]) -> Slowest | None:
     while (before := best[way[0]][1]) is not None:
         way.insert(0, before)
     waits = {edge.target: edge.seconds or 0.0 for edge in edges if edge.source in way and edge.target in way}
-    return Slowest(way, best[end][0], max(waits, key=lambda task: waits[task]))
+    worst = max(waits, key=lambda task: waits[task])
+    return Slowest(way, best[end][0], worst, held.get(worst))
 
 
-def _facts(task: TaskView, job: Job, limit: int | None, lags: list[LinkLag], samples: Samples) -> Facts:
+def _held_until(graph: Graph, job: Job, samples: Samples) -> dict[str, float]:
+    """For how many seconds no full queue has held a task, of those that one held, as far as we have watched."""
+    found: dict[str, float] = {}
+    if samples.last is not None and bounds_of(graph.links, job.facts or {}):
+        for sample in samples.kept:
+            for hold in holds_of(graph, job.facts or {}, sample.lags or (), sample.view.tasks):
+                found[hold.task] = samples.last.at - sample.at
+    return found
+
+
+def _facts(
+    task: TaskView,
+    job: Job,
+    limit: int | None,
+    lags: list[LinkLag],
+    samples: Samples,
+    free: float | None,
+    held: str | None,
+) -> Facts:
     kept = job.tasks.get(task.name)
     backing_off = kept is not None and kept.backing_off and not job.ended
     still = samples.rates(task.name).still
-    facts = facts_of(task, lags, samples.growth, limit, suspended=job.suspended, backing_off=backing_off, still=still)
+    if still is not None and free is not None:
+        still = min(still, free)  # it could not commit before
+    facts = facts_of(
+        task,
+        lags,
+        samples.growth,
+        limit,
+        suspended=job.suspended,
+        backing_off=backing_off,
+        still=still,
+        held=held,
+        cap="" if limit is None else cap_of(job.spec.task(task.name), limit),
+    )
     return facts._replace(busy=samples.busy(task.name, task.peers, facts.unread))
 
 

@@ -226,13 +226,15 @@ def job_overview(
     explanation = explain(state, name)
     outside = _outside(standing, now) if live and not job.ended else []
     lags = sample.lags if sample is not None and not job.ended else None
+    graph = graph_view(state, name, job, view, lags, samples if live else None)
+    outside += [Outside("held", hold.text) for hold in graph.held]
     return JobOverview(
         n=state.n,
         at=book.time_of(state.n),
         live=live,
         standing=standing,
         job=view,
-        graph=graph_view(state, name, job, view, lags, samples if live else None),
+        graph=graph,
         why=Why(explanation, outside),
         reasons=[*_reasons(name, outside, explanation)],
         timeline=[
@@ -285,7 +287,12 @@ def _outside(standing: Standing, now: float) -> list[Outside]:
 
 def _reasons(job: str, outside: Iterable[Outside], explanation: Explanation) -> Iterator[ShownReason]:
     for each in outside:
-        yield ShownReason(code=each.code, text=each.text, holds=True, help=_help(each.code, job, None))
+        yield ShownReason(
+            code=each.code,
+            text=each.text,
+            holds=each.code != "held",  # the job goes on
+            help=_help(each.code, job, None),
+        )
     for reason in explanation.reasons:
         yield ShownReason(
             code=reason.code,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -84,6 +84,11 @@ class Samples:
     @property
     def last(self) -> Sample | None:
         return self._kept[-1] if self._kept else None
+
+    @property
+    def kept(self) -> Sequence[Sample]:
+        """Those that are kept, the oldest first."""
+        return self._kept
 
     def rates(self, task: str) -> Rates:
         """The rates of a task over the last seconds."""

@@ -253,8 +253,9 @@ def resumed() -> None:
     for before in befores:
         for spec in specs:
             for at, replays in ((None, None), (point.at, None), (0, None), (None, point)):
-                for problem in resuming.resume_problems("j-1", before, spec, at, replays):
-                    problem.failure("j-1", "j-2")
+                for reshards in (True, False):
+                    for problem in resuming.resume_problems("j-1", before, spec, at, replays, reshards=reshards):
+                        problem.failure("j-1", "j-2")
 
 
 def unbegun() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from sardonyx.client import late_tasks
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import in_words
+from sardonyx.client.verdict import cap_of
 from sardonyx.client.views import TaskView
+from sardonyx.core.spec import TaskSpec
 
 
 def lag(link: str, records: int | None, seconds: float | None, *, splits: bool = False) -> LinkLag:
@@ -51,3 +58,43 @@ def test_the_latest_comes_first_and_only_what_is_late_is_said() -> None:
     ]
     said = in_words(lags, lags, 2.0, [task("a", 1), task("b", 1), task("c", 1), task("d", 0), task("e", 1)], {})
     assert [words.split()[1] for words in said] == ["b", "a"]
+
+
+def test_a_task_that_a_full_queue_holds_is_not_called_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows come than it reads because it pauses: who holds it is said elsewhere. Of two looks one is enough."""
+    looks = [[lag("x.a", 100, 40.0), lag("a.b", 900, 40.0)], [lag("x.a", 300, 42.0), lag("a.b", 950, 42.0)]]
+
+    def held(at: int) -> list[str]:
+        left: list[Any] = list(looks)
+        handle: Any = SimpleNamespace(
+            lag=lambda holds: left.pop(0),
+            status=lambda live: SimpleNamespace(tasks=[task("a", 1), task("b", 1)]),
+            spec=lambda: None,
+        )
+
+        def full(lags: Sequence[LinkLag]) -> list[str]:
+            return ["a"] if lags is looks[at] else []
+
+        return late_tasks.late_tasks(handle, {}, full)
+
+    monkeypatch.setattr(late_tasks, "APART", 0.0)
+    for at in (0, 1):
+        (said,) = held(at)
+        assert said.startswith("task b is late with a.b")
+
+
+@pytest.mark.parametrize(
+    ("declared", "cap"),
+    [
+        ({}, "what it reads has 2 partitions, and two peers never share one"),
+        ({"max_peers": 5}, "what it reads has 2 partitions, and two peers never share one"),
+        ({"max_peers": 2}, "its max_peers is 2"),
+        ({"consumption": "sequential"}, "it is sequential"),
+    ],
+)
+def test_a_late_task_that_can_take_no_more_peers_says_what_caps_them(declared: dict[str, Any], cap: str) -> None:
+    """Its partitions, if nothing else: more peers would find nothing to read."""
+    known = {"b": cap_of(TaskSpec(name="b", type="function", fn="m:f", **declared), 2)}
+    first, second = [lag("a.b", 100, 40.0)], [lag("a.b", 300, 42.0)]
+    (said,) = in_words(first, second, 2.0, [task("b", 2)], {"b": 2}, known)
+    assert f"and it can take no more peers than 2, since {cap} (+100 unread rows a second)" in said

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from sardonyx.core import node_paths
-from sardonyx.core.events import Request
+from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES, Request
 from sardonyx.core.zk_rights import RIGHTS, rights_of
 
 PAGE = Path(__file__).parents[2] / "zk_layout.md"
@@ -98,3 +98,17 @@ def test_every_right_is_of_a_node_on_the_page() -> None:
 def test_the_root_is_on_the_page() -> None:
     """The page says below which node everything stands."""
     assert f"`{node_paths.root('<deployment>')}`" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("what", "newest", "oldest", "verb"),
+    [
+        ("log, snapshots, requests, notes of nodes", FORMAT, OLDEST, "reads"),
+        ("rules of decisions", RULES, OLDEST_RULES, "knows"),
+    ],
+)
+def test_the_numbers_of_the_log_are_on_the_page(what: str, newest: int, oldest: int, verb: str) -> None:
+    """Which format and rules this release writes, and which it reads beside."""
+    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {what} |"))
+    known = " and ".join(map(str, range(oldest, newest + 1))) if oldest < newest else "no other"
+    assert row.split("|")[2].strip() == f"{newest} ({verb} {known})"

@@ -123,6 +123,12 @@ def test_type_checkers_are_told_that_we_are_typed() -> None:
     assert all((ROOT / package / "py.typed").is_file() for package in PACKAGES)
 
 
+def test_type_checkers_do_not_take_any_name_for_a_public_one() -> None:
+    """A module with a ``__getattr__`` that they see has each name, so they would find no misspelt one."""
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+    assert [path for path in modules if "\ndef __getattr__" in path.read_text("utf-8")] == []
+
+
 def test_the_description_for_a_package_index_has_no_broken_link(tmp_path: Path) -> None:
     """README.md links to files of the repository, which a package index does not show: their words stay, the links go."""
     code = (

@@ -137,7 +137,6 @@ def test_what_cannot_work_is_told_before_the_job_runs(job: Callable[[], Job], co
         ("join", {}, []),
         ("lookup", {}, ["SX-WARN-STATE", "SX-WARN-SILENT-TABLE"]),
         ("lookup", {"within": "1 h"}, ["SX-WARN-SILENT-TABLE"]),
-        ("lookup", {"within": "1 h", "wait": "10 s"}, []),
         ("distinct", {}, ["SX-WARN-STATE"]),
         ("distinct", {"within": "1 h"}, []),
         ("latest", {}, ["SX-WARN-STATE"]),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from coordinator.core.decide import decide
@@ -21,7 +22,9 @@ from sardonyx.core.events import OLDEST_RULES, RULES, JobStopped, JobSubmitted, 
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Partition, Position, stopped
 from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.stopping import may_follow
 from sardonyx.web.access import Visitor
 from sardonyx.web.actions import ACTIONS, Actions, wish_of
@@ -115,6 +118,41 @@ def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
     assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows"}
     assert held_by(cast("Any", Handle()), seconds=0) == {}
     assert held_by(cast("Any", Unread())) == {}
+
+
+POINT = CheckpointPoint(60_000_000, {"read": {"hits": [7]}}, {"count": [(0, 0, 0)]})
+
+
+@pytest.mark.parametrize(
+    ("before", "fix"),
+    [
+        (Predecessor(job(), "killed"), "Do not begin at the positions of hits-1"),
+        (
+            Predecessor(job(store=sql("sqlite:////tmp/s.db")), "stopped"),
+            "it begins with empty states, at its own `start=`",
+        ),
+        (Predecessor(job(), "stopped", closed=True, end=None), "`sardonyx job show hits-1` tells the positions"),
+    ],
+    ids=["killed", "state in a database", "windows closed"],
+)
+def test_what_cannot_be_resumed_names_the_row_to_start_from_or_none(before: Predecessor, fix: str) -> None:
+    """The positions are a place to begin at only if each row before them has had its effect. The rules before 4 said it of all,
+    and a replay of their log still does.
+    """
+    first = next(resume_problems("hits-1", before, before.spec))
+    assert fix in first.fix
+    assert ("positions" in first.fix) <= ("Do not" in first.fix or before.closed)
+    assert "with the `start=` that you want" in next(resume_problems("hits-1", before, before.spec, reshards=False)).fix
+
+
+def test_of_a_job_that_was_killed_the_last_checkpoint_is_named() -> None:
+    """If the new version can go on from it; `--resume` takes what the fix says."""
+    spec = msgspec.structs.replace(job(), checkpoint_every="1 min")
+    before = Predecessor(spec, "killed", topics={"read": {"hits"}}, checkpoints=[POINT])
+    assert "`--resume hits-1@1970-01-01T00:01:00Z`" in next(resume_problems("hits-1", before, spec)).fix
+    assert list(resume_problems("hits-1", before, spec, POINT.at)) == []
+    other = msgspec.structs.replace(spec, checkpoint_every="7 s")
+    assert "Do not begin at the positions" in next(resume_problems("hits-1", before, other)).fix
 
 
 class Stopped:

@@ -17,9 +17,19 @@ from sardonyx.cli.web_commands import words
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.policy import policy_of
 from sardonyx.client.reasons import Why
-from sardonyx.client.views import JobView
+from sardonyx.client.views import JobView, TaskView
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import AnyEvent, Evicted, PeerBorn, TaskFailed
+from sardonyx.core.events import (
+    Acked,
+    AnyEvent,
+    Evicted,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    PeerBorn,
+    TaskFailed,
+)
+from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.web.api import ADDRESSES, Api, LogQuery
 from sardonyx.web.capacity import Capacity
 from sardonyx.web.graph_view import GraphView
@@ -248,6 +258,69 @@ def test_a_graph_says_that_a_busy_task_cannot_follow() -> None:
         source.said.worked = worked
         words.append(Site(source).get("/api/v1/jobs/j/graph").json(GraphView).nodes[0].verdict.word)
     assert words == ["behind", "bottleneck"]
+
+
+BOUNDED = JobSpec(
+    name="b",
+    workflow=[("read", "work"), ("work", "write")],
+    catalog=[
+        TaskSpec(name="read", type="input", connector="kafka", options={"topic": "t"}),
+        TaskSpec(name="work", type="function", fn="f:f"),
+        TaskSpec(name="write", type="output", connector="blackhole"),
+    ],
+)
+
+
+def bounded_job() -> Running:
+    """An endless job whose queue ``work.write`` may hold ten unread rows; a peer is on each task that a peer runs."""
+    links = {"read.work": LinkFacts(1), "work.write": LinkFacts(1, max_backlog=10)}
+    born: list[AnyEvent] = [PeerBorn(at=10.0, peer=peer, host="h", pid=7, daemon="d") for peer in ("a", "b")]
+    begun: list[AnyEvent] = [
+        JobSubmitted(at=11.0, job="b-1", spec=BOUNDED),
+        LinksCreated(at=12.0, job="b-1", links=links),
+        *(Acked(at=13.0, peer=peer, assignment=4) for peer in ("a", "b")),
+    ]
+    return Running([*born, *begun])
+
+
+def look(at: float, read: int, unread: int) -> Sample:
+    """What Kafka says: how many rows ``work`` has read, and how many of them wait before ``write``."""
+    tasks = [
+        TaskView(name="work", type="function", state="running", peers=1, rows_in=read, rows_out=read),
+        TaskView(name="write", type="output", state="running", peers=1, rows_in=read - unread, rows_out=None),
+    ]
+    lags = [
+        LinkLag(link=link, reader=reader, kind=kind, topic=link, records=records, seconds=at, precision="exact")
+        for link, reader, kind, records in (
+            ("read.work", "work", "input", 9_000),
+            ("work.write", "write", "internal", unread),
+        )
+    ]
+    return Sample(at=at, view=JobView(id="b-1", name="b", status="running", tasks=tasks), lags=lags)
+
+
+def test_a_task_that_a_full_queue_holds_is_shown_as_held() -> None:
+    """Not as stuck, late or a bottleneck: it says by whom it is held. So do the reasons, which do not say that the job stands.
+    After that, only the time in which nothing held it can make it look stuck.
+    """
+    source = bounded_job()
+    site = Site(source)
+    for at in (20.0, 55.0):
+        source.said.add(look(at, 100, 12))
+    shown = site.get("/api/v1/jobs/b/overview").json(JobOverview)
+    words = {node.name: (node.verdict.word, node.verdict.level) for node in shown.graph.nodes}
+    assert words == {"read": ("bound", "rest"), "work": ("held", "info"), "write": ("stuck", "bad")}
+    text = "work.write is full, with 12 unread rows of at most 10, and waits for task write"
+    assert shown.graph.nodes[1].verdict.text == f"it pauses: {text}"
+    assert [(each.code, each.text, each.holds) for each in shown.reasons if each.code == "held"] == [
+        ("held", f"task work pauses: {text}", False)
+    ]
+    assert shown.graph.slowest is not None
+    assert (shown.graph.slowest.worst, shown.graph.slowest.waits_for) == ("work", "write")
+    for at, word in ((60.0, "behind"), (84.0, "behind"), (86.0, "stuck")):
+        source.said.add(look(at, 100, 9))
+        graph = site.get("/api/v1/jobs/b/graph").json(GraphView)
+        assert (graph.held, graph.nodes[1].verdict.word) == ([], word)
 
 
 def test_capacity_is_what_cluster_policy_prints() -> None:

@@ -21,6 +21,9 @@ BUSY = Facts("running", peers=2, limit=2, unread=5000)
         (BUSY._replace(suspended=True, peers=0), "suspended", "rest"),
         (BUSY._replace(backing_off=True, peers=0), "backs off", "warn"),
         (Facts("running", bound=True, unread=4), "bound", "rest"),
+        (BUSY._replace(seconds=60.0, growth=50.0, still=40.0, busy=1.0, held="b.c is full"), "held", "info"),
+        (BUSY._replace(peers=0, held="b.c is full"), "held", "info"),
+        (BUSY._replace(peers=0, suspended=True, held="b.c is full"), "suspended", "rest"),
         (BUSY._replace(peers=0), "no peer", "bad"),
         (Facts("running", peers=0), "no peer", "bad"),
         (Facts("pending", peers=0, unread=7), "no peer", "bad"),
@@ -73,7 +76,14 @@ def test_the_slowest_way_has_the_largest_sum_of_waits() -> None:
     edges = [edge("a", "b", 4.0), edge("b", "c", 20.0), edge("a", "d", 15.0), edge("d", "c", None), edge("c", "e", 1.0)]
     found = slowest_way(["a", "b", "d", "c", "e"], edges)
     assert found is not None
-    assert (found.tasks, found.seconds, found.worst) == (["a", "b", "c", "e"], 25.0, "c")
+    assert (found.tasks, found.seconds, found.worst, found.waits_for) == (["a", "b", "c", "e"], 25.0, "c", None)
+
+
+def test_the_slowest_way_says_whom_its_worst_task_waits_for() -> None:
+    """A task that a full queue holds does not make the way slow: the one that it waits for does."""
+    found = slowest_way(["a", "b", "c"], [edge("a", "b", 20.0), edge("b", "c", 4.0)], {"b": "c", "x": "y"})
+    assert found is not None
+    assert (found.worst, found.waits_for) == ("b", "c")
 
 
 def test_there_is_no_slowest_way_while_nothing_is_late() -> None:

@@ -34,7 +34,8 @@ BOUND = 50
 
 def test_a_task_pauses_while_the_next_one_does_not_read(house: House, tmp_path: Path) -> None:
     """An endless job whose second task hangs. The first one stops at the bound, or some batches after it; what it has not read
-    stays in the user's topic. `link lag` and `job explain` say who is held by what. In the end each record is there once.
+    stays in the user's topic. `link lag` and `job explain` say who is held by what, which is not late. In the end
+    each record is there once.
     """
     topic, hold = house.make_topic("bounded"), tmp_path / "hold"
     house.fill(topic, *(json.dumps({"n": n}).encode() for n in range(RECORDS)))
@@ -58,7 +59,14 @@ def test_a_task_pauses_while_the_next_one_does_not_read(house: House, tmp_path: 
         assert words in house.call("link", "lag", handle.id).stdout
         (said,) = json.loads(house.call("link", "lag", handle.id, "--json").stdout)["held"]
         assert (said["task"], said["link"], said["last"]) == ("first", "first.second", "second")
-        assert words in house.call("job", "explain", handle.id).stdout
+
+        def explained() -> str | None:
+            text = house.call("job", "explain", handle.id).stdout
+            return text if "task second is late with first.second" in text else None
+
+        text = until(explained, what="the second task to be late")
+        assert words in text
+        assert "task first is late" not in text, "it waits for the second one"
         fcntl.flock(held, fcntl.LOCK_UN)
     until(lambda: len(house.records(f"{topic}-out")) >= RECORDS, what="all records")
     assert sorted(row["n"] for row in house.records(f"{topic}-out")) == list(range(RECORDS))

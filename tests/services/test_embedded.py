@@ -308,6 +308,7 @@ def test_the_doctor_finds_what_is_there_and_what_is_not(settings: Settings) -> N
     assert failed.ok is False
     assert failed.fix
     assert asdict(failed)["detail"].startswith("ZooKeeper at 127.0.0.1")
+    assert " s) (SX-ZOOKEEPER-" in failed.detail, "no full stop before what follows"
 
 
 def test_the_doctor_finds_a_jar_of_kafka_that_is_not_the_pinned_one(

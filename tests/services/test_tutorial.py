@@ -17,12 +17,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.waiting import until
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEV = "sardonyx dev"
+
+
+class Terminal(NamedTuple):
+    """A command that is left running."""
+
+    process: subprocess.Popen[bytes]
+    printed: Path
+
+    def says(self, words: str) -> str:
+        """Wait until it prints what this expression matches, in a line."""
+        found = until(
+            lambda: re.search(words, self.printed.read_text("utf-8"), re.MULTILINE), what=f"{words!r} in a terminal"
+        )
+        return str(found[0])
 
 
 class Reader:
@@ -32,6 +47,7 @@ class Reader:
         self.folder = folder
         self.exports = ""
         self.output = ""
+        self.terminals = 0
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SARDONYX__", "PYTEST_", "PYTHONPATH"))}
         self.env["PATH"] = f"{Path(sys.executable).parent}:{self.env['PATH']}"
 
@@ -57,23 +73,22 @@ class Reader:
         assert done.returncode == 0, f"{commands}\n{self.output}"
 
     @contextmanager
-    def second_terminal(self, command: str) -> Iterator[None]:
-        """Ends with Ctrl-C, as the reader ends it."""
-        printed = self.folder / "second_terminal.log"
+    def terminal(self, command: str) -> Iterator[Terminal]:
+        """Another terminal, in which a command is left running. It ends with Ctrl-C, as the reader ends it."""
+        self.terminals += 1
+        printed = self.folder / f"terminal_{self.terminals}.log"
+        script = ["bash", "-c", f"{self.exports}\nexec {command}"]
         with (
             printed.open("w") as log,
             subprocess.Popen(
-                command.split(), cwd=self.folder, env=self.env, stdout=log, stderr=log, start_new_session=True
+                script, cwd=self.folder, env=self.env, stdout=log, stderr=log, start_new_session=True
             ) as process,
         ):
+            terminal = Terminal(process, printed)
             try:
-                wanted = "the line of the second terminal for others"
-                found = until(
-                    lambda: re.search(r"^\. /.*$", printed.read_text("utf-8"), re.MULTILINE),
-                    what=wanted,
-                )
-                self.exports = found[0]
-                yield
+                if command.startswith(DEV):
+                    self.exports = terminal.says(r"^\. /.*$")
+                yield terminal
                 process.send_signal(signal.SIGINT)
                 process.wait(180)
             finally:
@@ -81,13 +96,14 @@ class Reader:
 
 
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """From the first block to the last, with the output that it shows."""
+    """From the first block to the last, with the output that it shows. `dev` says that the killed daemon runs again."""
     blocks = BLOCK.findall(TUTORIAL.read_text("utf-8"))
     start = next(n for n, (kind, text) in enumerate(blocks) if kind == "sh" and text.startswith(DEV))
     reader = Reader(tmp_path)
     follow(reader, blocks[:start])
-    with reader.second_terminal(blocks[start][1]):
+    with reader.terminal(blocks[start][1]) as dev:
         follow(reader, blocks[start + 1 :])
+        dev.says(r"peer \(process \d+\) was ended by SIGKILL: it runs again as \d+")
 
 
 def follow(reader: Reader, blocks: list[tuple[str, str]]) -> None:

@@ -36,14 +36,43 @@ job.output("write", files("out", format="json"), where, after=rows)
 """
 
 
+TYPED = """
+from sardonyx import Job, files, generator
+
+
+def double(row: dict[str, int]) -> dict[str, int]:
+    return {**row, "double": 2 * row["id"]}
+
+
+job = Job("typed", partitions=2)
+rows = job.input("read", generator(10, columns={"id": "sequence"}))
+job.output("write", files("out", format="json"), after=job.task("double", double, after=rows))
+"""
+MISTAKES = {
+    'job.task("double", double, after=rows, btach_size=3)': "call-arg",
+    "Job(7)": "arg-type",
+    "from sardonyx import Jop": "attr-defined",
+    "from sardonyx.pipeline import Steam": "attr-defined",
+    "from sardonyx.testing import run_jop": "attr-defined",
+    "job.inputs": "attr-defined",
+}
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `pip wheel .` does it, from a copy: a build directory in the repository could hold modules that are gone."""
-    source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is installed: a build directory in the repository could hold modules that are gone."""
+    copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+        shutil.copy(ROOT / name, copy)
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `pip wheel .` does it."""
+    built = tmp_path_factory.mktemp("wheel")
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", built)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, source], check=True)
     (found,) = built.glob("*.whl")
@@ -56,15 +85,34 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     What it requires is linked from the environment of the tests, so that no network is needed.
     """
-    folder = tmp_path_factory.mktemp("environment")
+    return _environment(tmp_path_factory.mktemp("environment"), wheel, wheel)
+
+
+@pytest.fixture(scope="module")
+def editable(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for an editable install, by the options with which the Makefile makes one."""
+    (options,) = re.findall(r"^EDITABLE := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    return _environment(tmp_path_factory.mktemp("editable"), wheel, *options.split(), source)
+
+
+def _environment(folder: Path, wheel: Path, *what: str | Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    python = folder / "bin" / "python"
-    install = ("--python", python, "install", "--no-deps", "--no-index", "--quiet", wheel)
-    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
     (site,) = (folder / "lib").glob("python*/site-packages")
-    for name, path in _required(wheel).items():
+    # The wheel needs no setuptools, an editable install builds one.
+    linked = _required(wheel) | (_files_of("setuptools") if "--editable" in what else {})
+    for name, path in linked.items():
         (site / name).symlink_to(path)
+    python = folder / "bin" / "python"
+    install = ("--python", python, "install", "--no-deps", "--no-index", "--quiet", *what)
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
     return folder / "bin"
+
+
+def _files_of(package: str) -> dict[str, Path]:
+    """The files and folders of a package of this environment, by name."""
+    found = distribution(package)
+    names = {file.parts[0] for file in found.files or [] if file.parts[0] not in {"..", "__pycache__"}}
+    return {name: Path(str(found.locate_file(name))) for name in names}
 
 
 def _required(wheel: Path) -> dict[str, Path]:
@@ -84,8 +132,7 @@ def _required(wheel: Path) -> dict[str, Path]:
         wanted = {(canonicalize_name(requirement.name), extra) for extra in ("", *requirement.extras)} - seen
         seen |= wanted
         waiting += [(text, extra) for _, extra in wanted for text in package.requires or []]
-        names = {file.parts[0] for file in package.files or [] if file.parts[0] not in {"..", "__pycache__"}}
-        found |= {name: Path(str(package.locate_file(name))) for name in names}
+        found |= _files_of(requirement.name)
     return found
 
 
@@ -126,3 +173,21 @@ def test_an_installed_sardonyx_runs_a_job_in_another_folder(environment: Path, t
     used = {Path(path) for row in rows for path in row["files"].split()}
     assert len(used) == len(PACKAGES)
     assert all(path.is_relative_to(environment.parent) for path in used), used
+
+
+@pytest.mark.parametrize("installed", ["environment", "editable"])
+def test_mypy_knows_the_public_names_in_a_job_outside_of_the_checkout(
+    installed: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """With `--strict`: a job that is right is right, and each mistake in the use of a public name is found, in its line."""
+    python = request.getfixturevalue(installed) / "python"
+    (tmp_path / "job.py").write_text(TYPED)
+    (tmp_path / "wrong.py").write_text(f"{TYPED}\n" + "\n".join(MISTAKES) + "\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MYPY"))}
+    options = ("--strict", "--python-executable", python, "--cache-dir", tmp_path / "cache", "--no-error-summary")
+    command = [sys.executable, "-m", "mypy", *options, "job.py", "wrong.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+    found = re.findall(r"^(\w+\.py):(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    first = len(TYPED.splitlines()) + 2
+    wanted = [("wrong.py", str(line), code) for line, code in enumerate(MISTAKES.values(), first)]
+    assert found == wanted, done.stdout + done.stderr

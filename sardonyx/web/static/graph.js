@@ -15,6 +15,7 @@ const ICONS = {
   bottleneck: "▲",
   behind: "▲",
   "catches up": "◐",
+  held: "‖",
   waits: "○",
   bound: "⇉",
   "keeps up": "●",

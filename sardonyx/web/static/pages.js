@@ -403,7 +403,9 @@ function banner(data, holding) {
           null,
           h("b", null, "Slowest way: "),
           slowest.tasks.map((task, index) => [index ? " → " : "", task === slowest.worst ? h("b", null, task) : task]),
-          `. The oldest unread rows on it have waited ${duration(slowest.seconds)} together, most of it before ${slowest.worst}.`,
+          `. The oldest unread rows on it have waited ${duration(slowest.seconds)} together, most of it before ${slowest.worst}`,
+          slowest.waits_for ? `, which pauses until ${slowest.waits_for} has read` : "",
+          ".",
         )
       : null,
   );
