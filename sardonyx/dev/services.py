@@ -215,7 +215,6 @@ def starting_services(
         log.info("embedded_services_stopping", data_dir=str(folder))
 
 
-<<<<<<< HEAD
 def _when_ready(
     begin: Callable[P, contextlib.AbstractContextManager[Starting]],
 ) -> Callable[P, contextlib.AbstractContextManager[Services]]:
@@ -231,20 +230,14 @@ embedded_services = _when_ready(starting_services)
 """ZooKeeper and Kafka for as long as the block runs, which begins when both answer. Takes what :func:`starting_services` does."""
 
 
-def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor) -> None:
-    """Stop servers, also those that are about to start: nothing of them outlives the folder of their data. A broker ends in order
-    only when it has started, so what has not is killed.
-=======
 def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor, *, in_order: bool) -> None:
     """Stop servers, also those that are about to start: nothing of them outlives the folder of their data. They end in order,
     which takes a second or two, only if their data is kept; and only when they have started, since a broker cannot before.
->>>>>>> wt5
     """
     for server in servers:
         server.abandoned = True
-    in_order = in_order or any(
-        server.makes_archive for server in servers
-    )  # once: it spares all later ones a second or two
+    if any(server.makes_archive for server in servers):  # once: it spares all later ones a second or two
+        in_order = True
     kill = not (in_order and all(server.has_served for server in servers))
     stop_together(servers, kill=kill)
     pool.shutdown(cancel_futures=True)

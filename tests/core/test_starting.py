@@ -131,8 +131,10 @@ def test_ctrl_c_ends_at_once_what_only_starts() -> None:
 def test_daemons_begin_anew_with_other_settings_and_end_as_their_services_do(
     vanishes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZooKeeper answers before Kafka does, which may find its port taken. A coordinator ends in order, unless the services end."""
-    script = "import signal, sys, time; sys.stdin.read(); signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up')"
+    """ZooKeeper answers before Kafka does, which may find its port taken. A coordinator ends in order, or with them."""
+    script = (
+        "import signal, sys, time; sys.stdin.read(); signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up')"
+    )
 
     def stand_in(_command: list[str], *, name: str, log_path: Path, stdin: int) -> object:
         command = [sys.executable, "-c", f"{script}\ntime.sleep(600)"]
