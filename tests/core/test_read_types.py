@@ -14,6 +14,7 @@ import pytest
 from sardonyx import Job, Max, everything, kafka
 from sardonyx.connectors.records import to_records
 from sardonyx.connectors.registry import topic_format
+from sardonyx.connectors.topics.written import tables_in
 from sardonyx.core.errors import SardonyxError
 from sardonyx.testing import ClockedRun
 
@@ -223,6 +224,14 @@ def test_a_large_batch_with_few_records_that_do_not_fit_is_what_small_ones_are(s
     assert len(found) == len(whole) == 3000
     assert all(map(same, found, whole))
     assert 3 <= sum(isinstance(each, tuple) for each in whole) <= 7
+
+
+def test_what_an_output_has_written_is_shown_whatever_its_types_are() -> None:
+    """To a test, and by `collect`: a table ends where the types change."""
+    records = [b'{"v":9}', b'{"v":0.5}', b'{"v":"x"}', b'{"v":[1,"a"]}', b'{"v":"y"}', b'{"v":8}']
+    tables = tables_in({"topic": "t"}, [(None, record) for record in records])
+    assert [row["v"] for table in tables for row in to_records(table)] == [9, 0.5, "x", "y", 8]
+    assert tables_in({"topic": "t"}, []) == []
 
 
 def test_empty_objects_are_rows_without_values() -> None:
