@@ -101,7 +101,7 @@ def clock() -> Clock:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     client = Client()
-    monkeypatch.setattr(queues.reader, "open_consumer", lambda *_: client)
+    monkeypatch.setattr(queues.reader, "open_consumer", lambda *_, **_settings: client)
     monkeypatch.setattr(queues.reader.GroupWatch, "assigned", lambda self: None)
     return client
 

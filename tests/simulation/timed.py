@@ -236,7 +236,7 @@ class TimedRunner(SimRunner):
         with patch.object(
             queues.reader,
             "open_consumer",
-            lambda _settings, _group, member, _links: SimConsumer(broker, group, member, self.runtime.process),
+            lambda _settings, _group, member, _links, **_: SimConsumer(broker, group, member, self.runtime.process),
         ):
             reader = queues.reader.Reader(
                 work.settings,
