@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from sardonyx.connectors import frames
 from sardonyx.connectors.base import SplitInput
 from sardonyx.connectors.records import Record, UnfitColumn, records_or_errors, rows_at, to_table
 from sardonyx.core.column_types import UnfitTypes, together
@@ -257,7 +258,11 @@ def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
             plan.task, plan.fn, f"it takes a pandas.DataFrame and gave {_named(result)}", "return a pandas.DataFrame"
         )
     try:
-        back = pa.Table.from_pandas(result, preserve_index=False)
+        with types_of(plan.task, plan.fn):
+            back = frames.to_table(result, functools.partial(_objects, plan, frames.by_rule(table.schema)))
+    except UnfitColumn as error:
+        fix = "give each column values that Arrow knows, and None where there is none"
+        raise wrong_result(plan.task, plan.fn, str(error), fix) from error
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise wrong_result(
             plan.task, plan.fn, f"a column holds values of different types: {error}", "give each column one type"
@@ -267,6 +272,24 @@ def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
 
 def as_declared(plan: Plan, result: pa.Table) -> pa.Table:
     """A result in the declared types. One that does not fit is what the function could as well have raised for.
+
+def _objects(plan: Plan, by_rule: frames.Typed, name: str, values: list[Any]) -> pa.Array:
+    """A column of objects in the type that is declared, or else by the rule.
+
+    Raises:
+        DataFault: it is declared, and a value is of another type.
+        UnfitColumn: a value has no type.
+        UnfitTypes: values have types that do not go together.
+    """
+    declared = declared_of(plan.schema, plan.task, plan.fn)
+    if declared is None or name not in declared.schema.names:
+        return by_rule(name, values)
+    try:
+        return declared.column(name, values)
+    except UnfitTypes as error:
+        problem = error
+        raise DataFault(problem, lambda: problem) from error
+
 
     Raises:
         DataFault: a value is of another type.
