@@ -31,6 +31,7 @@ from sardonyx.core.spec import (
     whole_of,
 )
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec, combines, valid_length
+from sardonyx.core.window_inputs import gives_same_bounds, timing_calendars
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
@@ -66,6 +67,8 @@ class Link(msgspec.Struct, frozen=True):
     """Internal, into a window: the task that writes prepares the rows for it. No ``group_by``: there is one key."""
     combined: bool = False
     """Internal, into a window: the task that writes combines the rows of each key."""
+    same_bounds: bool = False
+    """Internal, into a window: its rows are results of windows with the same bounds."""
     keyed: bool = False
     """Internal, into a task that keeps a state for each key, a graph, or rounds. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
@@ -425,6 +428,7 @@ class _Layout:
         )
 
     def _comes_back(self, source: str, target: str) -> bool:
+            same_bounds=gives_same_bounds(self._tasks[source], route, reader.window),
         return self._reach is not None and self._reach.reaches(target, source)
 
     def _time(self, reader: TaskSpec, source: str) -> RowTime | None:
