@@ -93,6 +93,7 @@ class ReadThere(Slices):
         shares: what each worker reads.
         time: where the rows have their times, if the input says so.
         now: seconds since 1970, by this machine.
+        of_calendar: whether times that no calendar has are bad.
     """
 
     def __init__(
@@ -102,9 +103,12 @@ class ReadThere(Slices):
         shares: Sequence[Sequence[Part]],
         time: TimeSpec | None = None,
         now: float = 0.0,
+        *,
+        of_calendar: bool = False,
     ) -> None:
         super().__init__(send)
         self._connector = connector
+        self._of_calendar = of_calendar
         self._shares = shares
         self._time = time
         self._now = now
@@ -116,7 +120,8 @@ class ReadThere(Slices):
         Raises:
             ReadFirst: the batch must be read first, as a whole.
         """
-        items = [Share([part.data for part in share], isolate, keep, self._time, self._now) for share in self._shares]
+        judge = self._time, self._now, self._of_calendar
+        items = [Share([part.data for part in share], isolate, keep, *judge) for share in self._shares]
         self._read = self.send(partial(read_and_run, self._connector), items)
         if any(read.bad_times or (len(read.schema) and read.schema != self.schema) for read in self._read):
             raise ReadFirst

@@ -92,6 +92,8 @@ class Share(msgspec.Struct, frozen=True):
     """Where the rows have their times, if the input says so."""
     now: float = 0.0
     """Seconds since 1970, by the peer's machine."""
+    of_calendar: bool = False
+    """Whether times that no calendar has are bad."""
 
 
 class ReadAndDone(msgspec.Struct, frozen=True):
@@ -138,7 +140,8 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
     table = joined_splits(tables)
     seconds = time.perf_counter() - began
     done, kept = Done(to_buffer(pa.table({}))), None
-    if share.time is not None and table.num_rows and judged(table, share.time, share.now, f"input {plans[0].task}").bad:
+    whose, calendar = f"input {plans[0].task}", share.of_calendar
+    if share.time and table.num_rows and judged(table, share.time, share.now, whose, of_calendar=calendar).bad:
         return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, bad_times=True)
     if table.num_rows:  # a function is not called for nothing
         done = _run(plans, table, share.isolate, 0)
@@ -270,9 +273,6 @@ def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
     return as_declared(plan, checked(plan.task, plan.fn, back))
 
 
-def as_declared(plan: Plan, result: pa.Table) -> pa.Table:
-    """A result in the declared types. One that does not fit is what the function could as well have raised for.
-
 def _objects(plan: Plan, by_rule: frames.Typed, name: str, values: list[Any]) -> pa.Array:
     """A column of objects in the type that is declared, or else by the rule.
 
@@ -290,6 +290,9 @@ def _objects(plan: Plan, by_rule: frames.Typed, name: str, values: list[Any]) ->
         problem = error
         raise DataFault(problem, lambda: problem) from error
 
+
+def as_declared(plan: Plan, result: pa.Table) -> pa.Table:
+    """A result in the declared types. One that does not fit is what the function could as well have raised for.
 
     Raises:
         DataFault: a value is of another type.
