@@ -69,7 +69,17 @@ def objects(column: Any) -> list[Any] | None:
 
 def without_missing(values: list[Any]) -> list[Any]:
     """The values, with None for each that pandas calls missing, also in lists and dicts."""
-    return values if set(map(type, values)) <= _PRESENT else [_present(value) for value in values]
+    classes = set(map(type, values))
+    if classes <= _PRESENT:
+        return values
+    if any(issubclass(each, _LOOKED_INTO) for each in classes):
+        return [_present(value) for value in values]
+    import pandas as pd
+
+    held = np.empty(len(values), object)
+    held[:] = values
+    missing = pd.isna(held)
+    return [None if gone else value for value, gone in zip(values, missing.tolist(), strict=True)]
 
 
 _OBJECT = np.dtype(object)
@@ -105,6 +115,8 @@ def _of_one_array_type(values: list[Any]) -> bool:
 
 _PRESENT = {*PLAIN, type(None)} - {float, Decimal}
 """Classes without a value that stands for a missing one, but None."""
+_LOOKED_INTO = (dict, list, tuple, set, frozenset, np.ndarray, Decimal)
+"""Classes with values in them, of which pandas does not say whether they are missing, and one that it cannot always compare."""
 
 
 def _present(value: Any) -> Any:
