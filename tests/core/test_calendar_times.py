@@ -12,9 +12,11 @@ import pytest
 from sardonyx import Count, Job, blackhole, calendar, files, kafka, sql, tumbling
 from sardonyx.core.errors import JobFailed
 from sardonyx.core.graph import graph_of
+from sardonyx.core.timing import TimeSpec
 from sardonyx.job.parse import read
 from sardonyx.testing import run_job
 from sardonyx.testing.result import JobResult
+from spark_tasks.worker import Plan, Share, read_and_run
 
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
 FIRST, LAST = dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
@@ -145,3 +147,23 @@ def test_only_inputs_whose_times_a_calendar_needs_are_judged(tmp_path: Path) -> 
 
 def passed_on(row: dict) -> dict:  # type: ignore[type-arg]
     return row
+
+
+def test_workers_that_read_splits_judge_so_too() -> None:
+    """A function is called for none of a share's rows then: the peer reads them first, and leaves the bad ones out."""
+
+    class Rows:
+        def splits(self) -> Any: ...
+
+        def read(self, data: dict[str, Any]) -> pa.Table:
+            return pa.Table.from_pylist(data["rows"])
+
+    plan = Plan("in", f"{__name__}:never", None, "arrow", {})
+    for of_calendar in (True, False):
+        share = Share([{"rows": ROWS}], False, False, TimeSpec(column="at"), NOON.timestamp(), of_calendar)
+        found = read_and_run(Rows(), [plan], share)
+        assert (found.bad_times, found.done.fault is None) == (of_calendar, of_calendar)
+
+
+def never(rows: pa.Table) -> pa.Table:
+    raise AssertionError(f"called with {rows.num_rows} rows")
