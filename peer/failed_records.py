@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from peer.provenance import Provenance
 from peer.sinks import FAILED, Sink, taken
-from queues import dead_letters
+from queues import block, dead_letters
 from queues.dead_letters import Letter, Origin
 from queues.messages import REFUSED_HEADER, Outgoing
 from queues.shown_values import records
@@ -84,13 +84,17 @@ def unread(message: Any, failure: Failure) -> Failed:
     return Failed(Bad(0, "InputError", 1, failure), origin_of(message, None), kind, value, message.key())
 
 
-def too_large(message: Any) -> Failed | None:
-    """Make a failed record of a message that stands in the place of a row; None: it holds rows. The row itself is not kept."""
+def refused(message: Any) -> Failed | None:
+    """Make a failed record of a message with a row that its writer has refused for this task; None: it has rows to work on.
+    A row that is too large for a message is not kept.
+    """
     said = dict(message.headers() or ()).get(REFUSED_HEADER)
     if said is None:
         return None
-    failure = msgspec.json.decode(said, type=Failure)
-    return Failed(Bad(0, "OutputError", 1, failure), origin_of(message, None), "large", None)
+    failure, row = msgspec.json.decode(said, type=Failure), block.decode([message.value()])
+    if not row.num_rows:
+        return Failed(Bad(0, "OutputError", 1, failure), origin_of(message, None), "large", None)
+    return Failed(Bad(0, "FunctionError", 1, failure), origin_of(message, 0), "row", row)
 
 
 def unfit(applied: Applied, provenance: Provenance, kind: dead_letters.Kind = "row") -> list[Failed]:

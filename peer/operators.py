@@ -277,7 +277,8 @@ class WindowOperator:
         assert store is not None  # noqa: S101 (for the type checker: there is a store, or there are rows)
         shard = self._shards.get(asked.stores)
         if shard is None or store is not known:
-            shard = self._shards[asked.stores] = WindowShard(self._window, self._keys, store, self._times)
+            same = all(link.same_bounds for link in self._links)
+            shard = self._shards[asked.stores] = WindowShard(self._window, self._keys, store, self._times, same=same)
         return shard
 
     def _roomy(self, stores: Stores, store: Store | None, rows: pa.Table) -> Store:

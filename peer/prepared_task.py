@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from peer import gc_policy
 from peer.batch_result import Result
-from peer.failed_records import Failed, error_of, late_letters, origin_of, sort_out, too_large, unfit
+from peer.failed_records import Failed, error_of, late_letters, origin_of, refused, sort_out, unfit
 from peer.lifecycle import Hooks
 from peer.loops import Loop
 from peer.operators import LATE_PREFIX
@@ -329,7 +329,8 @@ class PreparedTask:
             return None
         with clock("function"):
             splits = [_split(message) for message in messages]
-            read = self.function.read_and_apply(self.source, splits, self.runtime.wall())
+            now, of_calendar = self.runtime.wall(), self._of_calendar
+            read = self.function.read_and_apply(self.source, splits, now, of_calendar=of_calendar)
             if read is None:
                 return None
             self._after_spark(0 if read.applied.table is None else read.applied.table.nbytes)
@@ -382,6 +383,11 @@ class PreparedTask:
         if used is not None and gc_policy.after_batch(size):
             workarounds.forget_sockets(used)
 
+    @property
+    def _of_calendar(self) -> bool:
+        """Whether rows of splits are bad if no calendar has their times. If it leaves none out, that is up to the windows."""
+        return self.isolate and any(link.of_calendar for link in self.stage.ingress)
+
     def _read_splits(self, source: SplitInput, splits: list[dict[str, Any]]) -> list[pa.Table]:
         if self.spark is None or registry.read_by_peers(self.stage.task):
             return [source.read(data) for data in splits]
@@ -406,7 +412,9 @@ class PreparedTask:
                 pieces = self._read_splits(self.source, [_split(message).data for message in messages])
                 read_there = read_splits.joined_splits(pieces, self._split_types)
                 counts = [piece.num_rows for piece in pieces]
-                rows = without_bad_times(read_there, self.stage.task, self.runtime.wall())
+                rows = without_bad_times(
+                    read_there, self.stage.task, self.runtime.wall(), of_calendar=self._of_calendar
+                )
                 if rows.bad:
                     all_rows = Provenance()
                     all_rows.add(messages, counts)
@@ -414,7 +422,7 @@ class PreparedTask:
                 provenance.add(messages, counts, [bad.index for bad in rows.bad])
                 tables.append(_table(rows, read_there.schema))
             elif link.kind == "internal":
-                found = [(message, too_large(message)) for message in messages]
+                found = [(message, refused(message)) for message in messages]
                 failed += [bad for _, bad in found if bad is not None]
                 messages = [message for message, bad in found if bad is None]
                 blocks = [block.decode([message.value()]) for message in messages]
@@ -422,7 +430,8 @@ class PreparedTask:
                 tables.append(_of_links([link], blocks))
             else:
                 since, first = self.facts[link.name].since, Partition(link.topic, 0)
-                read = read_topic(link, messages, self._formats, batch, self.runtime.wall(), since)
+                now = self.runtime.wall()
+                read = read_topic(link, messages, self._formats, batch, now, since, leaves_out=self.isolate)
                 clocks |= read.clocks
                 if read.in_force is not None and len(read.in_force):
                     greatest = max(in_force.greatest, int(read.in_force.max()))

@@ -16,6 +16,7 @@ import pyarrow.types as kinds
 
 from peer.window_split import Part, parts
 from queues.keys import Checksums, Column, checksums, checksums_of
+from sardonyx.connectors import frames
 from sardonyx.connectors.records import to_records
 from sardonyx.core import conditions
 from sardonyx.core.errors import FunctionError
@@ -102,7 +103,7 @@ class RowFunction:
         if isinstance(answer, np.ndarray | list | tuple) or type(answer).__module__.partition(".")[0] == "pandas":
             try:
                 answer = pa.array(answer, from_pandas=True)
-            except (pa.ArrowException, ValueError, TypeError) as error:
+            except (pa.ArrowException, ValueError, TypeError, KeyError, OverflowError) as error:
                 raise self.wrong(str(error), fix) from error
         if not isinstance(answer, pa.Array | pa.ChunkedArray):
             raise self.wrong(f"it gave {type(answer).__name__} for {rows} rows", fix)
@@ -244,4 +245,16 @@ class Grouping:
                 cause = f"it gave {answer.num_columns} columns with {answer.num_rows} keys for {rows.num_rows} rows"
                 raise ask.wrong(cause, self._FIX)
             return checksums(answer.columns)
+        values = _single_values(answer)
+        if values is not None and len(values) == rows.num_rows:
+            return checksums_of(values)
         return checksums([ask.column(answer, rows.num_rows, self._FIX)])
+
+
+def _single_values(answer: Any) -> list[Any] | None:
+    """The keys of an answer that holds them one by one, such as a list; None: it is a column of one type. Arrow would take the
+    type of all keys from the first, and so make a date of a moment: a key's partition would depend on its neighbours.
+    """
+    if isinstance(answer, list | tuple):
+        return frames.without_missing(list(answer))
+    return frames.objects(answer) if hasattr(answer, "dtype") else None

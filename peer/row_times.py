@@ -50,6 +50,8 @@ def timed(
     batch: Batch,
     now: float,
     since: int | None = None,
+    *,
+    leaves_out: bool = False,
 ) -> Timed:
     """Give rows of a topic their times, and move the clocks of its partitions.
 
@@ -62,6 +64,7 @@ def timed(
         batch: says which partitions the messages came from, and the clocks before them.
         now: seconds since 1970, by this machine.
         since: rows before it are left out, as are those of times that ``spec`` leaves out; they move the clocks all the same.
+        leaves_out: whether bad rows are left out. If not, what a calendar does not have is up to its windows.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows do not have the column, or it holds no times.
@@ -76,7 +79,7 @@ def timed(
         added = _added(spec, batch, names, places, messages, now)
         rows = rows.append_column(spec.column, added if kept.all() else added.filter(pa.array(kept)))
     places = places[kept]
-    found = judged(rows, spec, now, f"topic {link.topic}")
+    found = judged(rows, spec, now, f"topic {link.topic}", of_calendar=leaves_out and link.of_calendar)
     times = found.times
     if found.bad:
         good = found.good
@@ -126,19 +129,22 @@ def have_same_times(given: pa.Table, made: pa.Table, spec: TimeSpec) -> bool:
     return not second[1].any() and np.array_equal(first[0], second[0])
 
 
-def without_bad_times(rows: pa.Table, task: TaskSpec, now: float) -> Applied:
+def without_bad_times(rows: pa.Table, task: TaskSpec, now: float, *, of_calendar: bool = False) -> Applied:
     """Rows that an input task has read from splits, less those with a bad time, if the input says where its times come from.
 
     Args:
         rows: as they were read; the numbers of the bad ones count these.
         task: the input.
         now: seconds since 1970, by this machine.
+        of_calendar: whether times that no calendar has are bad, too.
 
     Raises:
         FunctionError: as :func:`timed`.
     """
-    found = judged(rows, task.time, now, f"input {task.name}") if task.time is not None and rows.num_rows else None
-    if found is None or not found.bad:
+    if task.time is None or not rows.num_rows:
+        return Applied(rows)
+    found = judged(rows, task.time, now, f"input {task.name}", of_calendar=of_calendar)
+    if not found.bad:
         return Applied(rows)
     good = pa.array(found.good)
     bad = [

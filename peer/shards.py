@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from peer.failed_records import Failed, too_large
+from peer.failed_records import Failed, refused
 from peer.operators import Answer, Asked, Operator, Read, Stores
 from peer.provenance import Provenance, ShardOrigin
 from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
@@ -296,8 +296,8 @@ class Shards:
         return [Partition(link.topic, number) for link in self._links]
 
     def _reads(self, batch: Batch, counts: dict[Partition, int], failed: list[Failed]) -> dict[int, list[Read]]:
-        """The blocks of a batch by partition number, in the order of the log, each with its message. Rows that were too large for
-        a message are among the failed ones.
+        """The blocks of a batch by partition number, in the order of the log, each with its message. Rows that their writer
+        has refused are among the failed ones.
 
         Of several links, how their blocks lie to each other is decided by when they were read. There the clock in force is that
         of the shard before the batch.
@@ -309,7 +309,7 @@ class Shards:
             for partition, count in batch.spans.get(link.name, ()):
                 for _ in range(count):
                     message, stated = next(messages), next(clocks)
-                    if (bad := too_large(message)) is not None:
+                    if (bad := refused(message)) is not None:
                         counts[partition] = counts.get(partition, 0) + 1
                         failed.append(bad)
                         continue

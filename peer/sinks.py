@@ -37,8 +37,9 @@ from sardonyx.core.errors import OutputError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import Bounds
 from sardonyx.runtime.secret_values import unquoted
+from sardonyx.state.calendars import no_calendar_has
 from sardonyx.state.columns import SLICE
-from sardonyx.state.times import NOT_KNOWN, InForce, Mask
+from sardonyx.state.times import NOT_KNOWN, InForce, Mask, shown
 
 FAILED = pa.schema(
     [
@@ -212,7 +213,8 @@ class LinkSink:
         load: finds the functions that the link's route and grouping name.
         first: the partition that gets the first block.
         rows: largest number of rows in one block.
-        leaves_out: whether a row that is too large for a message is a bad record of the next task. Otherwise it is an error.
+        leaves_out: whether a row that is too large for a message, or whose time no window holds, is a bad record of the next
+            task. Otherwise it is an error.
 
     Raises:
         FunctionError: such a function cannot be imported, or its annotation does not say what it takes.
@@ -251,6 +253,10 @@ class LinkSink:
     ) -> Iterator[Outgoing | Records]:
         rows, in_force = self._filter.clocked(results, failed, late, in_force)
         if self._windows is not None:
+            beyond = self._windows.beyond(rows)
+            if beyond is not None:
+                yield from self._refused(rows.filter(pa.array(beyond)))
+                rows, in_force = rows.filter(pa.array(~beyond)), in_force.of(~beyond)
             yield from self._split(self._windows, rows, in_force)
         elif self._grouping is None:
             for item in block.encode(rows, max_rows=self._rows, leave_out=self._leaves_out):
@@ -284,6 +290,23 @@ class LinkSink:
                 *self._split(windows, rows.slice(half), in_force.of(rest)),
             ]
         return found
+
+    def _refused(self, rows: pa.Table) -> Iterator[Outgoing]:
+        """Rows with times that the windows behind the link cannot hold: bad records of these, each in a message of its own.
+
+        Raises:
+            FunctionError: ``SX-WINDOW-TIME``, the next task leaves no record out.
+        """
+        fix = f'or let {self._link.target} leave such rows out by on_error="skip" or "dead_letter", or its input'
+        for index in range(rows.num_rows):
+            row = rows.slice(index, 1)
+            error = no_calendar_has(shown(row, 0), fix)
+            if not self._leaves_out:
+                raise error
+            for item in block.encode(row, leave_out=True):
+                yield self._message(
+                    item._replace(refused=item.refused or error), next(self._next) % self._partitions, 1
+                )
 
     def _message(self, item: block.Block, partition: int, of: int | None = None) -> Outgoing:
         headers = [(ROWS_HEADER, str(item.rows).encode()), (WRITER_HEADER, self._writer.encode())]

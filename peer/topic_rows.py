@@ -82,6 +82,8 @@ def read_topic(
     batch: Batch,
     now: float,
     since: int | None = None,
+    *,
+    leaves_out: bool = False,
 ) -> TopicRows:
     """Decode records of a user's topic to rows, and give them their times if the input says where these come from.
 
@@ -93,13 +95,14 @@ def read_topic(
         now: seconds since 1970, by this machine.
         since: rows before this time are left out (:attr:`sardonyx.core.events.LinkFacts.since`), as are those of times that the
             link leaves out.
+        leaves_out: whether the task leaves bad records out.
 
     Raises:
         InputError: the records do not have the format that the job declares.
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``.
     """
     read = (_letters if _holds_letters(link) else _records)(link, messages, formats)
-    return read if link.time is None else _timed(link, link.time, messages, read, batch, now, since)
+    return read if link.time is None else _timed(link, link.time, messages, read, batch, now, since, leaves_out)
 
 
 def _records(link: Link, messages: Sequence[Any], formats: Formats) -> TopicRows:
@@ -120,6 +123,7 @@ def _timed(
     batch: Batch,
     now: float,
     since: int | None,
+    leaves_out: bool,
 ) -> TopicRows:
     """Give the rows of a topic their times. A record without a time is one that cannot be read."""
     if len(read.messages) == len(messages):
@@ -127,7 +131,7 @@ def _timed(
     else:
         decoded = set(map(id, read.messages))
         kept = np.fromiter((id(message) in decoded for message in messages), np.bool_, len(messages))
-    found = timed(link, spec, read.table, messages, kept, batch, now, since)
+    found = timed(link, spec, read.table, messages, kept, batch, now, since, leaves_out=leaves_out)
     if not found.bad and found.left_out is None:
         return TopicRows(found.table, read.messages, read.unread, found.clocks, found.in_force)
     good = [message for index, message in enumerate(read.messages) if index not in found.bad]

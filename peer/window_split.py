@@ -14,6 +14,7 @@ from queues.keys import Checksums
 from sardonyx.core.errors import FunctionError
 from sardonyx.core.graph import Link
 from sardonyx.core.timing import RowTime
+from sardonyx.state.calendars import outside
 from sardonyx.state.closing import Closing, carried
 from sardonyx.state.columns import ROWS, SLICE, SX_KEY
 from sardonyx.state.combine import Combiner, keys_of
@@ -46,6 +47,14 @@ class WindowSplit:
         self._combiner = Combiner(window, self._columns) if window is not None and link.combined else None
         self._closing = None if window is None or link.row_time is None else Closing(window)
         self._keeps_late = window is not None and window.late != "drop"
+        self._is_calendar = window is not None and window.kind == "calendar"
+
+    def beyond(self, rows: pa.Table) -> Mask | None:
+        """Which rows have times that the windows cannot hold; None: all are held. Raises as :meth:`split`."""
+        if not self._is_calendar or self._link.row_time is None or not rows.num_rows:
+            return None
+        found = outside(row_times(rows, self._link.row_time, self._link.source))
+        return found if found.any() else None
 
     def split(self, rows: pa.Table, in_force: InForce) -> Iterator[Part]:
         """Yield tables with the partition that each goes to, in the order of the rows.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from queues.shown_values import records
 from sardonyx.core.column_types import together
-from sardonyx.core.errors import OutputError, refuse_newer
+from sardonyx.core.errors import OutputError, SardonyxError, refuse_newer
 
 MAX_BYTES = 900_000
 """Largest value of a message in bytes. By default, librdkafka and brokers accept messages up to 1,000,000 bytes."""
@@ -48,8 +48,9 @@ class Block(NamedTuple):
 
     value: bytes
     rows: int
-    refused: OutputError | None = None
-    """Why it stands in the place of a row, and holds nothing."""
+    refused: SardonyxError | None = None
+    """Why its reader does not take the row; also where the block stands in the place of one that is too large, and holds
+    nothing."""
 
 
 def encode(

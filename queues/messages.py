@@ -16,7 +16,8 @@ OF_HEADER = "sx-of"
 """On messages whose rows are combined: how many rows went in. All counts are of those; messages without it count their rows."""
 
 REFUSED_HEADER = "sx-refused"
-"""On messages of internal links that stand in the place of a row that is too large for one: the failure, as JSON."""
+"""On messages of internal links with a row that the writer has refused for their reader, or in the place of one that is too large
+for a message: the failure, as JSON."""
 
 DUE_HEADER = "sx-due"
 """On splits of a paced input: the earliest time to read them, in seconds since 1970, by the reader's clock."""

@@ -60,8 +60,12 @@ class Function(Protocol):
         """Apply it to one batch. ``traced``: :attr:`Applied.origins` is asked for."""
         ...
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
-        """Read splits where it is applied; None: they are to be read first."""
+    def read_and_apply(
+        self, connector: SplitInput, splits: Sequence[Split], now: float, *, of_calendar: bool = False
+    ) -> ReadAndApplied | None:
+        """Read splits where it is applied; None: they are to be read first. ``of_calendar``: whether times that no calendar has
+        are bad.
+        """
         ...
 
     def abandon(self) -> None:
@@ -78,7 +82,14 @@ class NoFunction:
     def apply(self, table: pa.Table, *, traced: bool = False) -> Applied:  # noqa: ARG002
         return Applied(table)
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> None:  # noqa: ARG002
+    def read_and_apply(
+        self,
+        connector: SplitInput,  # noqa: ARG002
+        splits: Sequence[Split],  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        *,
+        of_calendar: bool = False,  # noqa: ARG002
+    ) -> None:
         return None
 
     def abandon(self) -> None:

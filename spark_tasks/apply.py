@@ -166,7 +166,9 @@ class TaskFunction:
         tables, bad, *_ = self._in_slices(DealtOut(self._run, [table]))
         return self._found(table, tables, bad)
 
-    def read_and_apply(self, connector: SplitInput, splits: Sequence[Split], now: float) -> ReadAndApplied | None:
+    def read_and_apply(
+        self, connector: SplitInput, splits: Sequence[Split], now: float, *, of_calendar: bool = False
+    ) -> ReadAndApplied | None:
         """Apply the function to one batch of splits. The worker that applies the function also reads each split.
 
         None means that this is not possible or not worth it, and that the batch has had no effect. There are four
@@ -179,6 +181,7 @@ class TaskFunction:
             connector: reads the splits. It travels to the workers.
             splits: at least one.
             now: seconds since 1970, by this machine.
+            of_calendar: whether times that no calendar has are bad.
 
         Raises:
             SardonyxError: the error that the connector's ``read`` raised.
@@ -190,7 +193,9 @@ class TaskFunction:
         if shares is None:
             return None
         self._worked = 0.0
-        slices = ReadThere(self._run, connector, shares, self._task.time, now, self._read_before)
+        slices = ReadThere(
+            self._run, connector, shares, self._task.time, now, self._read_before, of_calendar=of_calendar
+        )
         try:
             applied = self._applied(*self._in_slices(slices))
         except ReadFirst:

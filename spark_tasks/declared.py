@@ -56,7 +56,7 @@ class Declared:
     def __init__(self, ddl: str, task: str, fn: str) -> None:
         self.schema = arrow_schema(ddl)
         self._task, self._fn = task, fn
-        self._fields = [(field.name, field.type, _quick(field.type), field.nullable) for field in self.schema]
+        self._fields = [(field.name, _quick(field.type), field.nullable) for field in self.schema]
 
     def check(self, records: Iterable[Record]) -> None:
         """Try out whether records fit.
@@ -65,16 +65,25 @@ class Declared:
             UnfitTypes: a value is of another type, or there is none where one is declared.
         """
         for record in records:
-            for name, kind, fits, nullable in self._fields:
+            for name, fits, nullable in self._fields:
                 value = record.get(name)
                 if (value is None and nullable) or fits(value):
                     continue
-                try:
-                    self._filled(typed_as(name, [value], kind), name)
-                except UnfitTypes as error:
-                    raise self._wrong(error) from error
-                except UnfitColumn as error:
-                    raise self._wrong(UnfitTypes(name, kind, pa.null(), str(error))) from error
+                self.column(name, [value])
+
+    def column(self, name: str, values: list[Any]) -> pa.Array:
+        """The values of a declared column in its type.
+
+        Raises:
+            UnfitTypes: as :meth:`check`.
+        """
+        kind = self.schema.field(name).type
+        try:
+            return self._filled(typed_as(name, values, kind), name)
+        except UnfitTypes as error:
+            raise self._wrong(error) from error
+        except UnfitColumn as error:
+            raise self._wrong(UnfitTypes(name, kind, pa.null(), str(error))) from error
 
     def table(self, table: pa.Table) -> pa.Table:
         """Rows with the declared columns in their types. Those that are missing are null; others stay as they are.

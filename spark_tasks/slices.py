@@ -94,6 +94,7 @@ class ReadThere(Slices):
         time: where the rows have their times, if the input says so.
         now: seconds since 1970, by this machine.
         like: the columns that splits had before; None: there were none.
+        of_calendar: whether times that no calendar has are bad.
     """
 
     def __init__(
@@ -104,10 +105,13 @@ class ReadThere(Slices):
         time: TimeSpec | None = None,
         now: float = 0.0,
         like: pa.Schema | None = None,
+        *,
+        of_calendar: bool = False,
     ) -> None:
         super().__init__(send)
         self._like = like
         self._connector = connector
+        self._of_calendar = of_calendar
         self._shares = shares
         self._time = time
         self._now = now
@@ -119,7 +123,8 @@ class ReadThere(Slices):
         Raises:
             ReadFirst: the batch must be read first, as a whole.
         """
-        items = [Share([part.data for part in share], isolate, keep, self._time, self._now) for share in self._shares]
+        judge = self._time, self._now, self._of_calendar
+        items = [Share([part.data for part in share], isolate, keep, *judge) for share in self._shares]
         self._read = self.send(partial(read_and_run, self._connector), items)
         if any(read.bad_times or (len(read.schema) and read.schema != self.schema) for read in self._read):
             raise ReadFirst

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from sardonyx.connectors import frames
 from sardonyx.connectors.base import SplitInput
 from sardonyx.connectors.records import Record, UnfitColumn, records_or_errors, rows_at, to_table
 from sardonyx.core.column_types import UnfitTypes, together
@@ -91,6 +92,8 @@ class Share(msgspec.Struct, frozen=True):
     """Where the rows have their times, if the input says so."""
     now: float = 0.0
     """Seconds since 1970, by the peer's machine."""
+    of_calendar: bool = False
+    """Whether times that no calendar has are bad."""
 
 
 class ReadAndDone(msgspec.Struct, frozen=True):
@@ -137,7 +140,8 @@ def read_and_run(connector: SplitInput, plans: Sequence[Plan], share: Share) -> 
     table = joined_splits(tables)
     seconds = time.perf_counter() - began
     done, kept = Done(to_buffer(pa.table({}))), None
-    if share.time is not None and table.num_rows and judged(table, share.time, share.now, f"input {plans[0].task}").bad:
+    whose, calendar = f"input {plans[0].task}", share.of_calendar
+    if share.time and table.num_rows and judged(table, share.time, share.now, whose, of_calendar=calendar).bad:
         return ReadAndDone(done, [each.num_rows for each in tables], table.schema, seconds, bad_times=True)
     if table.num_rows:  # a function is not called for nothing
         done = _run(plans, table, share.isolate, 0)
@@ -257,12 +261,34 @@ def _pandas(plan: Plan, call: Callable[..., Any], table: pa.Table) -> pa.Table:
             plan.task, plan.fn, f"it takes a pandas.DataFrame and gave {_named(result)}", "return a pandas.DataFrame"
         )
     try:
-        back = pa.Table.from_pandas(result, preserve_index=False)
+        with types_of(plan.task, plan.fn):
+            back = frames.to_table(result, functools.partial(_objects, plan, frames.by_rule(table.schema)))
+    except UnfitColumn as error:
+        fix = "give each column values that Arrow knows, and None where there is none"
+        raise wrong_result(plan.task, plan.fn, str(error), fix) from error
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise wrong_result(
             plan.task, plan.fn, f"a column holds values of different types: {error}", "give each column one type"
         ) from error
     return as_declared(plan, checked(plan.task, plan.fn, back))
+
+
+def _objects(plan: Plan, by_rule: frames.Typed, name: str, values: list[Any]) -> pa.Array:
+    """A column of objects in the type that is declared, or else by the rule.
+
+    Raises:
+        DataFault: it is declared, and a value is of another type.
+        UnfitColumn: a value has no type.
+        UnfitTypes: values have types that do not go together.
+    """
+    declared = declared_of(plan.schema, plan.task, plan.fn)
+    if declared is None or name not in declared.schema.names:
+        return by_rule(name, values)
+    try:
+        return declared.column(name, values)
+    except UnfitTypes as error:
+        problem = error
+        raise DataFault(problem, lambda: problem) from error
 
 
 def as_declared(plan: Plan, result: pa.Table) -> pa.Table:

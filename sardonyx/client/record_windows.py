@@ -26,6 +26,7 @@ def windows_in(window: WindowSpec, link: Link, values: Iterable[bytes]) -> list[
     import numpy as np
 
     from queues import block
+    from sardonyx.state.calendars import outside
     from sardonyx.state.columns import SLICE
     from sardonyx.state.kinds import windows_of
     from sardonyx.state.times import column_of, times_of
@@ -49,7 +50,7 @@ def windows_in(window: WindowSpec, link: Link, values: Iterable[bytes]) -> list[
                 return None
             if missing.any():
                 return None
-            slices = kinds.slices(times)
+            slices = kinds.slices(times[~outside(times)] if window.kind == "calendar" else times)
         starts, _ = kinds.windows(np.unique(slices))
         found |= {(int(start), int(end)) for start, end in zip(starts, kinds.ends(starts), strict=True)}
     return sorted(found)

@@ -17,6 +17,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
@@ -92,13 +93,13 @@ def to_table(records: list[Record], like: pa.Schema, declared: pa.Schema | None 
             raise UnfitColumn(f"the name of a field is {name!r}, which is not a string")
     if records and not names:
         raise UnfitColumn("not one of the records has a field")
-    known = {field.name: field.type.value_type if kinds.is_dictionary(field.type) else field.type for field in like}
+    known = known_types(like)
     fixed = {} if declared is None or not records else {field.name: field.type for field in declared}
     names += [name for name in fixed if name not in names]
     arrays = [
         typed_as(name, _column(records, name), fixed[name])
         if name in fixed
-        else _array(name, _column(records, name), known.get(name))
+        else array_of(name, _column(records, name), known.get(name))
         for name in names
     ]
     return pa.Table.from_arrays(arrays, names=names)
@@ -111,11 +112,22 @@ def _column(records: Iterable[Record], name: str) -> list[Any]:
         return [record.get(name) for record in records]
 
 
-_PLAIN = {int, float, str, bytes, bool, Decimal, dt.date, dt.timedelta}
+PLAIN = {int, float, str, bytes, bool, Decimal, dt.date, dt.timedelta}
 """Classes of which Arrow infers the same type from all values, in any order."""
 
 
-def _array(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
+def known_types(like: pa.Schema) -> dict[str, pa.DataType]:
+    """The types that columns had, by their names."""
+    return {field.name: field.type.value_type if kinds.is_dictionary(field.type) else field.type for field in like}
+
+
+def array_of(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
+    """The values of a column in the narrowest type that holds them. ``known``: the type that it had in the rows before, if any.
+
+    Raises:
+        UnfitColumn: a value has no type.
+        UnfitTypes: the values have types that do not go together.
+    """
     try:
         return _typed(name, values, known)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -129,7 +141,7 @@ def _typed(name: str, values: list[Any], known: pa.DataType | None) -> pa.Array:
     """
     classes = set(map(type, values))
     classes.discard(type(None))
-    if len(classes) <= 1 and classes <= _PLAIN:
+    if len(classes) <= 1 and classes <= PLAIN:
         return _as_known(name, pa.array(values), values, known)
     kind = pa.null()
     for each in sorted(classes, key=lambda each: each.__qualname__):
@@ -178,6 +190,11 @@ def _of_class(name: str, values: list[Any], each: type) -> pa.DataType | None:
     """The type of values of one class; None: Arrow may infer it."""
     if issubclass(each, list | tuple | set | frozenset) and each is not pa.MonthDayNano:
         return pa.list_(_typed(name, [item for value in values for item in value], None).type)
+    if issubclass(each, np.ndarray) and any(
+        value.dtype == object or value.dtype != values[0].dtype for value in values
+    ):
+        items = [item for value in values for item in (value if value.dtype.kind in "mM" else value.tolist())]
+        return pa.list_(_typed(name, items, None).type)
     if issubclass(each, dict):
         fields = dict.fromkeys(itertools.chain.from_iterable(values))
         if all(isinstance(field, str) for field in fields):

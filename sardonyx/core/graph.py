@@ -31,6 +31,7 @@ from sardonyx.core.spec import (
     whole_of,
 )
 from sardonyx.core.timing import RowTime, TimeSpec, WindowSpec, combines, valid_length
+from sardonyx.core.window_inputs import gives_same_bounds, timing_calendars
 
 LinkKind = Literal["internal", "splits", "parts", "dead", "state", "input", "output"]
 """internal: Arrow blocks between two tasks. splits: what an input task has still to read. parts: the files that an output
@@ -66,6 +67,8 @@ class Link(msgspec.Struct, frozen=True):
     """Internal, into a window: the task that writes prepares the rows for it. No ``group_by``: there is one key."""
     combined: bool = False
     """Internal, into a window: the task that writes combines the rows of each key."""
+    same_bounds: bool = False
+    """Internal, into a window: its rows are results of windows with the same bounds."""
     keyed: bool = False
     """Internal, into a task that keeps a state for each key, a graph, or rounds. No ``group_by``: there is one key."""
     row_time: RowTime | None = None
@@ -77,6 +80,8 @@ class Link(msgspec.Struct, frozen=True):
     max_backlog: int | None = None
     """Internal: how many of its rows may be unread before its writer pauses; 0: any number, as in a loop. None: the cluster's
     default."""
+    of_calendar: bool = False
+    """Input, and splits: windows of a calendar behind it go by the times of its rows, and so cannot hold all times."""
     rests: bool = False
     """Input, and splits: nothing is read of it until the queues of the job have another number of partitions."""
 
@@ -302,6 +307,7 @@ class _Layout:
         self._times = row_times(spec, self._order) if any(map(stateful, spec.catalog)) else {}
         self._every = valid_length(spec.checkpoint_every) or None
         self._rests = spec.next_partitions is not None
+        self._calendars = timing_calendars(self._tasks, self._ins, self._times)
         self._first: dict[str, str] = {}
         """Fused tasks -> the first of those that they are fused with."""
         for name in self._order:
@@ -372,10 +378,11 @@ class _Layout:
                     name,
                     task.options,
                     time=task.time,
+                    of_calendar=name in self._calendars,
                     rests=self._rests,
                 )
             ]
-        return [replace(self._own(name, "splits"), rests=self._rests)]
+        return [replace(self._own(name, "splits"), of_calendar=name in self._calendars, rests=self._rests)]
 
     def _egress(self, name: str, last: TaskSpec) -> list[Link]:
         own = [*self._to_itself(name), *(self._own(name, what) for what in _kept_beside(self._tasks[name]))]
@@ -403,7 +410,10 @@ class _Layout:
             task = self._tasks[source]
             time = _within(task.time, route)
             topic = str(task.options["topic"])
-            return Link(name, topic, "input", source, target, task.options, time=time, rests=self._rests)
+            calendar = source in self._calendars
+            return Link(
+                name, topic, "input", source, target, task.options, time=time, of_calendar=calendar, rests=self._rests
+            )
         if target in self._bound_out:
             options = self._tasks[target].options
             return Link(name, str(options["topic"]), "output", self._runs(source), target, options, route)
@@ -418,6 +428,7 @@ class _Layout:
             group_by=_key_over(reader, source),
             window=reader.window,
             combined=reader.window is not None and combines(reader.window, self._every),
+            same_bounds=gives_same_bounds(self._tasks[source], route, reader.window),
             keyed=reader.keyed is not None or whole_of(reader) is not None,
             row_time=self._time(reader, source),
             feedback=feedback,

@@ -9,12 +9,29 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from sardonyx.core.errors import FunctionError
-from sardonyx.state.groups import Numbers
+from sardonyx.state.groups import Mask, Numbers
 
 _DAY = 86_400_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST = (dt.datetime(2, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
 _LAST = (dt.datetime(9998, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def outside(times: Numbers) -> Mask:
+    """Which times no calendar has: those before the year 2, or after 9997."""
+    found: Mask = (times < _FIRST) | (times >= _LAST)
+    return found
+
+
+def no_calendar_has(row: str, fix: str) -> FunctionError:
+    """Build the error for a row with such a time. ``row``: as a text; empty: it is not at hand."""
+    return FunctionError(
+        "SX-WINDOW-TIME",
+        "a row has a time that no calendar has: before the year 2, or after 9997",
+        cause="windows of a calendar are made of times between these years"
+        + (f"; the row is {row}"[:500] if row else ""),
+        fix=f"see that the times are right, and that `unit=` names what they count; {fix}",
+    )
 
 
 class Calendar:
@@ -54,13 +71,8 @@ class Calendar:
         """
         if not len(times):
             return times
-        if int(times.min()) < _FIRST or int(times.max()) >= _LAST:
-            raise FunctionError(
-                "SX-WINDOW-TIME",
-                "a row has a time that no calendar has: before the year 2, or after 9997",
-                cause="windows of a calendar are made of times between these years",
-                fix="see that the times are right, and that `unit=` names what they count",
-            )
+        if outside(times).any():
+            raise no_calendar_has("", "or leave such rows out before")
         days = np.unique(times // _DAY).tolist()
         bounds = np.unique(np.concatenate([self._around(day) for day in days]))
         return bounds[np.searchsorted(bounds, times, side="right") - 1]

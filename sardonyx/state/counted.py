@@ -33,8 +33,10 @@ class CountedWindows(Engine):
     each key with the number of its rows so far.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
-        super().__init__(window, key_columns, store, times)
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times, *, same: bool = False
+    ) -> None:
+        super().__init__(window, key_columns, store, times, same=same)
         size = int(window.size or 1)
         self._windows = Hopping(size, int(window.every or size))
         self._combine = Combiner(window, key_columns)

@@ -31,11 +31,14 @@ class Engine(ABC):
         key_columns: the columns of the key.
         store: the entries.
         times: the times of raw rows.
+        same: see :class:`~sardonyx.state.planned.Layout`.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times, *, same: bool = False
+    ) -> None:
         self._store, self._times = store, times
-        self._layout = Layout(window, key_columns, store.schema)
+        self._layout = Layout(window, key_columns, store.schema, same=same)
         self._emit = Emit(window.emit)
         self._accumulate = window.accumulate
         self._grace = length(window.grace)

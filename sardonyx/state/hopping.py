@@ -103,8 +103,10 @@ class HoppingSlices(TimeWindows):
     former have closed in this plan, and before the latter do.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
-        super().__init__(window, key_columns, store, times)
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times, *, same: bool = False
+    ) -> None:
+        super().__init__(window, key_columns, store, times, same=same)
         self._hops = Hopping.of(window)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002

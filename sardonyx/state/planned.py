@@ -93,9 +93,13 @@ class Layout:
         window: what is aggregated, by which windows.
         key_columns: the columns of the key.
         schema: of the store's entries.
+        same: whether the rows are results of windows with the same bounds, so that these need not be kept beside them.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], schema: pa.Schema) -> None:
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], schema: pa.Schema, *, same: bool = False
+    ) -> None:
+        self._same = same
         self.keys = list(key_columns)
         self.held = [KEY_PART + name for name in key_columns]
         self.schema = schema
@@ -152,7 +156,7 @@ class Layout:
         return self.aggregates.finish(entries)["rows"], Groups(np.arange(entries.num_rows), entries.num_rows)
 
     def _bounded(self, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
-        return bounds_columns(rows, starts, ends, ordinal=self.ordinal, boundless=self.boundless)
+        return bounds_columns(rows, starts, ends, ordinal=self.ordinal, boundless=self.boundless, same=self._same)
 
     def all_results(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Tables of results in one; an empty one of the right columns if there are none."""
@@ -201,16 +205,19 @@ def fit(column: Column, field: pa.Field) -> pa.Array:
         raise of_state(error) from error
 
 
-def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool) -> pa.Table:
+def bounds_columns(
+    rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: bool, boundless: bool, same: bool
+) -> pa.Table:
     """Rows with their windows' bounds: instants, or integers on an ordinal time; nulls for windows that have no
-    bounds in time. Rows that come from other windows keep the bounds of these, see :func:`with_columns`.
+    bounds in time. Rows that come from other windows keep the bounds of these, see :func:`with_columns`; from the ``same``
+    windows, by the specs of both, they have them once.
     """
     bounds: dict[str, Column] = {}
     for name, times in (("window_start", starts), ("window_end", ends)):
         bounds[name] = pa.nulls(len(times), INSTANT) if boundless else pa.array(times)
         if not boundless and not ordinal:
             bounds[name] = bounds[name].cast(INSTANT)
-    if all(name in rows.column_names and _equal(rows[name], column) for name, column in bounds.items()):
+    if same and bounds.keys() <= set(rows.column_names):
         rows = rows.drop_columns(list(bounds))
     return with_columns(rows, bounds)
 
@@ -218,13 +225,6 @@ def bounds_columns(rows: pa.Table, starts: Numbers, ends: Numbers, *, ordinal: b
 def _numbered(rows: pa.Table, numbers: Numbers) -> pa.Table:
     """Rows of counted windows, which no times tell apart, with the numbers of these."""
     return with_columns(rows, {WINDOW_NUMBER: pa.array(numbers)})
-
-
-def _equal(own: Column, column: Column) -> bool:
-    try:
-        return bool(one(own).cast(column.type).equals(one(column)))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
 
 
 def late_rows(tables: Sequence[pa.Table]) -> pa.Table:

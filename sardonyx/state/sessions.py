@@ -75,8 +75,10 @@ class SessionWindows(Engine):
     their ends.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
-        super().__init__(window, key_columns, store, times)
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times, *, same: bool = False
+    ) -> None:
+        super().__init__(window, key_columns, store, times, same=same)
         self._gap = length(window.gap)
         self._most = None if window.most is None else max(length(window.most), self._gap)
         if length(window.allowed_lateness):

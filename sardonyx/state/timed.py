@@ -42,8 +42,10 @@ class TimeWindows(Engine):
     :class:`~sardonyx.state.windows.WindowShard` has the rules.
     """
 
-    def __init__(self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times) -> None:
-        super().__init__(window, key_columns, store, times)
+    def __init__(
+        self, window: WindowSpec, key_columns: Sequence[str], store: Store, times: Times, *, same: bool = False
+    ) -> None:
+        super().__init__(window, key_columns, store, times, same=same)
         self._windows = windows_of(window)
         self._combine = Combiner(window, key_columns)
         self._kept = length(window.allowed_lateness)

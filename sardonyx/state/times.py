@@ -17,6 +17,7 @@ from sardonyx.core.clocks import END, NEVER, SourceClock
 from sardonyx.core.errors import Failure, FunctionError
 from sardonyx.core.timing import TimeSpec
 from sardonyx.core.units import seconds
+from sardonyx.state.calendars import no_calendar_has, outside
 
 Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -169,7 +170,7 @@ class Judged(NamedTuple):
         return mask
 
 
-def judged(rows: pa.Table, spec: TimeSpec, now: float, whose: str) -> Judged:
+def judged(rows: pa.Table, spec: TimeSpec, now: float, whose: str, *, of_calendar: bool = False) -> Judged:
     """Read the times of rows, and find the bad ones: null, out of bounds, or too far ahead.
 
     Args:
@@ -177,6 +178,7 @@ def judged(rows: pa.Table, spec: TimeSpec, now: float, whose: str) -> Judged:
         spec: of the input.
         now: seconds since 1970, by the machine that reads.
         whose: what the rows are of, for errors: "topic hits".
+        of_calendar: whether times that no calendar has are bad, too.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``: the rows do not have the column, or it holds no times.
@@ -187,8 +189,11 @@ def judged(rows: pa.Table, spec: TimeSpec, now: float, whose: str) -> Judged:
     ahead = np.zeros(len(times), np.bool_)
     if spec.most_ahead is not None and spec.kind != "ordinal":
         ahead = times > int(now * _SECOND) + microseconds(spec.most_ahead)
-    wrong = np.flatnonzero(missing | ahead).tolist()
-    return Judged(times, {i: _bad_time(spec, _value(column[i]), not missing[i]) for i in wrong})
+    beyond = outside(times) & ~missing & ~ahead if of_calendar else np.zeros(len(times), np.bool_)
+    bad = {i: _bad_time(spec, _value(column[i]), not missing[i]) for i in np.flatnonzero(missing | ahead).tolist()}
+    for index in np.flatnonzero(beyond).tolist():
+        bad[index] = no_calendar_has(shown(rows, index), "on_error of the input leaves such rows out").to_failure()
+    return Judged(times, dict(sorted(bad.items())))
 
 
 def shown(rows: pa.Table, index: int) -> str:

@@ -36,9 +36,16 @@ class WindowRows:
     """
 
     def __init__(
-        self, window: WindowSpec, _keys: Sequence[str], store: Store, times: Callable[[pa.Table], Numbers | None]
+        self,
+        window: WindowSpec,
+        _keys: Sequence[str],
+        store: Store,
+        times: Callable[[pa.Table], Numbers | None],
+        *,
+        same: bool = False,
     ) -> None:
         once(window)
+        self._same = same
         self._store, self._times = store, times
         self._windows = windows_of(window)
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
@@ -107,7 +114,8 @@ class WindowRows:
         rows = together(parts) if parts else pa.table({})
         of_rows = np.concatenate(starts) if starts else np.zeros(0, np.int64)
         ends = self._windows.ends(of_rows)
-        return bounds_columns(rows, of_rows, ends, ordinal=self._ordinal, boundless=self._boundless), more
+        bounded = bounds_columns(rows, of_rows, ends, ordinal=self._ordinal, boundless=self._boundless, same=self._same)
+        return bounded, more
 
 
 def _streams(rows: pa.Table) -> Iterator[tuple[bytes, int]]:

@@ -4,7 +4,7 @@ the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -75,6 +75,7 @@ class WindowShard:
         key_columns: the columns of the key; none: all rows have one key.
         store: with the schema of :func:`entry_schema`.
         times: gives the times of rows that are not combined, or None if they have none.
+        same: whether the rows are results of windows with the same bounds: see :func:`~sardonyx.core.window_inputs.same_bounds`.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class WindowShard:
         key_columns: Sequence[str],
         store: Store,
         times: Times = lambda _: None,
+        *,
+        same: bool = False,
     ) -> None:
-        self._engine: _Plans = _engine(window)(window, key_columns, store, times)
+        self._engine: _Plans = _engine(window)(window, key_columns, store, times, same=same)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None = None, now: int = 0) -> Planned:
         """What these pieces and this clock make. Nothing is changed: the same call gives the same again.
@@ -108,7 +111,13 @@ class WindowShard:
         return self._engine.wake()
 
 
-def _engine(window: WindowSpec) -> Callable[[WindowSpec, Sequence[str], Store, Times], _Plans]:
+class _Makes(Protocol):
+    def __call__(
+        self, window: WindowSpec, keys: Sequence[str], store: Store, times: Times, /, *, same: bool
+    ) -> _Plans: ...
+
+
+def _engine(window: WindowSpec) -> _Makes:
     if window.kind == "session":
         return SessionWindows
     if window.kind == "counted":

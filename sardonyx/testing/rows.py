@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from queues import block
-from sardonyx.connectors import registry
+from sardonyx.connectors import frames, registry
 from sardonyx.connectors.base import Split
 from sardonyx.connectors.records import UnfitColumn, to_table
 from sardonyx.connectors.schema import arrow_schema
@@ -61,7 +61,7 @@ def table_of(task: TaskSpec, rows: Rows) -> pa.Table:
     if isinstance(rows, pa.Table):
         table = rows
     elif isinstance(rows, pd.DataFrame):
-        table = pa.Table.from_pandas(rows, preserve_index=False)
+        table = _of_frame(task.name, rows)
     else:
         dicts = [dict(row) for row in rows if isinstance(row, Mapping)]
         if len(dicts) < len(rows):
@@ -91,7 +91,7 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
     if isinstance(rows, pa.Table):
         return encoded(rows)
     if isinstance(rows, pd.DataFrame):
-        return encoded(pa.Table.from_pandas(rows, preserve_index=False))
+        return encoded(_of_frame(task, rows))
     found: list[tuple[bytes | None, bytes | None]] = []
     # A field that a record lacks stays missing, so only records with the same fields are encoded together.
     for names, group in groupby(rows, _fields):
@@ -104,6 +104,13 @@ def messages_of(task: str, options: dict[str, Any], rows: Rows) -> list[tuple[by
             raise _unfit(task, str(error)) from error
         found += encoded(table)
     return found
+
+
+def _of_frame(task: str, rows: pd.DataFrame) -> pa.Table:
+    try:
+        return frames.to_table(rows, frames.by_rule(_NOTHING))
+    except (UnfitColumn, UnfitTypes, pa.ArrowException) as error:
+        raise _unfit(task, str(error)) from error
 
 
 def _fields(row: object) -> tuple[Any, ...] | None:

@@ -200,6 +200,11 @@ def giving(_: dict[str, Any], value: Any) -> dict[str, Any]:
     return {NAME: value}
 
 
+def giving_frame(_: pd.DataFrame, value: Any) -> pd.DataFrame:
+    """A function of pandas that gives it in a column of objects."""
+    return pd.DataFrame({NAME: pd.Series([value], dtype=object)})
+
+
 def call(name: str, takes: Any, table: pa.Table, **params: Any) -> pa.Table:
     done = run(
         [Plan("f", f"{__name__}:{name}", None, takes, params, may_skip=False)], Slice(to_buffer(table), isolate=True)
@@ -276,8 +281,13 @@ CHANGES: list[tuple[str, Callable[[str, str, str, str], bool]]] = [
             and (_plain(found) == _plain(value) or found in ("'YWI='", "'/w=='"))
         ),
     ),
+    (
+        "pandas and numpy have NaN for a missing value: null in their columns. In a frame's columns of Arrow types it stays.",
+        lambda way, _, value, found: way == FRAME and "nan" in value.lower() and found == "null",
+    ),
 ]
 """What may change: why, and in which cells (the way, the type, the value, what came back)."""
+FRAME = "object in a frame"
 DATABASES = ("SQLite", "append", "upsert")
 DECLARED = {kind for kind, _ in VALUES if isinstance(kind, str)}
 UNNAMED = {("function of dict", "uint64")}

@@ -183,10 +183,10 @@ def test_numbers_and_texts_do_not_become_each_other(held, given):
     assert failure.value.code == "SX-COLUMN-TYPE"
 
 
-def rows_of(spec, rows):
+def rows_of(spec, rows, *, same=False):
     """The rows that a function over windows is given, as lists by column."""
     shard = WindowShard(
-        spec, [], DictStore(entry_schema(spec, [], rows.schema)), times=lambda rows: rows["t"].to_numpy()
+        spec, [], DictStore(entry_schema(spec, [], rows.schema)), times=lambda rows: rows["t"].to_numpy(), same=same
     )
     return shard.plan([Piece(rows, NEVER)], END).results.to_pydict()
 
@@ -207,7 +207,9 @@ def test_rows_of_the_same_window_have_its_bounds_once():
     """A window of a minute over the results of the same minutes: there is nothing to keep."""
     start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     rows = pa.table({"t": [0], "window_start": [start], "window_end": [start + dt.timedelta(minutes=1)], "n": [3]})
-    assert list(rows_of(WindowSpec(kind="tumbling", size="1 min"), rows)) == ["t", "n", "window_start", "window_end"]
+    spec = WindowSpec(kind="tumbling", size="1 min")
+    assert list(rows_of(spec, rows, same=True)) == ["t", "n", "window_start", "window_end"]
+    assert list(rows_of(spec, rows)) == ["t", "own_window_start", "own_window_end", "n", "window_start", "window_end"]
 
 
 def test_keys_that_are_equal_are_one_key():

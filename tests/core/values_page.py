@@ -24,6 +24,7 @@ from sardonyx.core.settled_types import SettledTypes
 from sardonyx.state.codec import Codec, same
 from tests.core.edge_values import (
     CHANGES,
+    FRAME,
     MOST,
     NAME,
     NAN,
@@ -132,20 +133,35 @@ def _by_function(_: Any, value: Any) -> Any:
     return to_records(call("giving", "record", pa.table({"k": [1]}), value=value))[0][NAME]
 
 
+def _by_frame(_: Any, value: Any) -> Any:
+    return to_records(call("giving_frame", "pandas", pa.table({"k": [1]}), value=value))[0][NAME]
+
+
 def _by_state(kind: Any, value: Any) -> Any:
     codec: Codec[Any] = Codec(kind, NAME)
     return codec.decode(codec.encode(value)[0])
 
 
-def given_cell(how: Callable[[Any, Any], Any], kind: Any, value: Any) -> str:
+GIVERS: dict[str, Callable[[Any, Any], Any]] = {
+    "row of a function": _by_function,
+    FRAME: _by_frame,
+    "`State[T]`": _by_state,
+}
+
+
+def given_cell(way: str, kind: Any, name: str, value: Any) -> str:
     """What becomes of a value that a function gives."""
     try:
-        back = how(kind, value)
+        back = GIVERS[way](kind, value)
     except SardonyxError as error:
         return "refused" if error.code not in NEVER and NAME in str(error) else f"DEFECT {error}"
     except Exception as error:  # noqa: BLE001 (that is a defect)
         return f"DEFECT {type(error).__name__}: {error}"
-    return "same" if same(value, back) and (value != 0 or str(value) == str(back)) else f"DEFECT {back!r}"
+    if same(value, back) and (value != 0 or str(value) == str(back)):
+        return "same"
+    shown = "null" if back is None else repr(back)
+    rule = next((number for number, (_, holds) in enumerate(CHANGES, 1) if holds(way, "", name, shown)), None)
+    return f"{code(shown)} ({rule})" if rule else f"DEFECT {back!r}"
 
 
 # --- Neighbours of other types ----------------------------------------------------------------------------------------
@@ -268,10 +284,7 @@ def page(folder: Path) -> dict[str, str]:
         for kind, known in TEXTS
         for text in known
     ]
-    given = [
-        [f"`{name}`", *(given_cell(how, kind, value) for how in (_by_function, _by_state))]
-        for name, kind, value in GIVEN
-    ]
+    given = [[f"`{name}`", *(given_cell(way, kind, name, value) for way in GIVERS)] for name, kind, value in GIVEN]
     beside = [
         [
             f"`{first}`",
@@ -288,7 +301,7 @@ def page(folder: Path) -> dict[str, str]:
         ),
         "values": values_table(WAYS, folder),
         "texts": lines(["declared type", "written as", "json", "csv", "a text of SQLite"], texts),
-        "given": lines(["value", "row of a function", "`State[T]`"], given),
+        "given": lines(["value", *GIVERS], given),
         "neighbours": lines(["first", "then", "json without a schema", "rows of a function"], beside),
         "members": lines(
             ["", "two members", "an empty one between", "the last one cut short"],

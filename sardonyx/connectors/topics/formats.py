@@ -9,6 +9,7 @@ import pyarrow as pa
 from sardonyx.connectors import json_rows, json_text
 from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.json_inferred import InferringReader
+from sardonyx.connectors.topics.record_keys import described, keys_of
 from sardonyx.core.errors import Failure, OutputError, SardonyxError, failure_of
 from sardonyx.core.text import shorten
 
@@ -73,33 +74,11 @@ class RawFormat:
             raise OutputError(
                 "SX-OUTPUT-RAW",
                 "the rows have no column 'value' (binary or string), which format raw writes",
-                cause=f"they have {_described(table.schema)}",
+                cause=f"they have {described(table.schema)}",
                 fix="make such a column in the task before, or use format json",
             )
         key = self._key or (KEY if KEY in table.column_names else None)
         return zip(keys_of(table, key), _bytes(table[VALUE]), strict=True)
-
-
-def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
-    """What becomes the key of each row's record. Raises OutputError ``SX-OUTPUT-KEY``."""
-    if key is None:
-        return [None] * table.num_rows
-    if key not in table.column_names:
-        raise OutputError(
-            "SX-OUTPUT-KEY",
-            f"the key column {key!r} is not in the task's rows",
-            cause=f"they have {_described(table.schema)}",
-            fix="name one of these columns as key, or add the column in the task before",
-            where={"column": key},
-        )
-    column = table[key]
-    if _is_bytes(column.type):
-        return _bytes(column)
-    return [
-        None if text is None else text.encode()
-        for chunk in column.chunks
-        for text in json_text.texts(chunk, key).to_pylist()
-    ]
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -113,10 +92,6 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
     return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns at all"
 
 
 def _bad(value: bytes | None, reason: str | SardonyxError) -> Failure:

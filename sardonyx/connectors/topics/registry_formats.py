@@ -22,7 +22,7 @@ from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.python_values import values_of
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
-from sardonyx.connectors.topics.formats import keys_of
+from sardonyx.connectors.topics.record_keys import keys_of
 from sardonyx.connectors.usual import usual_table
 from sardonyx.connectors.values import of_python, parsed
 from sardonyx.core.column_types import common_schema
