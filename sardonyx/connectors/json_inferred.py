@@ -2,9 +2,9 @@
 
 Whole numbers become bigint and other numbers double. Texts become string, even if they look like a moment. What is null
 throughout becomes string. The records settle the types in their order (:mod:`sardonyx.core.settled_types`): one that does not
-fit is bad. Arrow infers the types of nearly all batches, and compares them with those that are settled. Only
-a batch in which something does not fit is read record by record, in Python. Arrow infers too much, and rounds in silence: texts
-become moments, and a whole number beside fractions, or beyond bigint, becomes a double. That is looked for here.
+fit is bad. Arrow infers the types of each batch, and nearly always they are those that are settled. Where something does not fit,
+records are read one by one, in Python. Arrow infers too much, and rounds in silence: texts become moments, and a whole number
+beside fractions, or beyond bigint, becomes a double. That is looked for here.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from sardonyx.connectors.registry import topic_format
 from sardonyx.connectors.topics.written import tables_in
 from sardonyx.core.errors import SardonyxError
 from sardonyx.testing import ClockedRun
+from tests.sizes import histories
 
 Begin = Callable[..., ClockedRun]
 BIG = 2**53 + 1
@@ -195,7 +196,7 @@ def read(records: Sequence[bytes], cuts: Sequence[int]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(histories(12, whole=60)))
 def test_what_becomes_of_a_record_does_not_depend_on_where_batches_are_cut(seed: int) -> None:
     """Of any JSON: the same rows and the same errors, and each row is what Python reads in the record."""
     chance = random.Random(seed)
@@ -212,16 +213,16 @@ def test_what_becomes_of_a_record_does_not_depend_on_where_batches_are_cut(seed:
                 assert same(json.loads(record), row), (record, row)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_large_batch_with_few_records_that_do_not_fit_is_what_small_ones_are(seed: int) -> None:
     """It is halved, and Arrow infers the types of most pieces."""
     chance = random.Random(seed)
-    records = [b'{"v":%d,"w":{"a":"x"}}' % number for number in range(3000)]
+    records = [b'{"v":%d,"w":{"a":"x"}}' % number for number in range(2000)]
     for text in ('{"v":"x"}', '{"v":0.5}', f'{{"v":{BIG}}}', "{}", "x", '{"w":{"b":1}}', '{"w":{"a":2}}'):
-        records[chance.randrange(3000)] = text.encode()
+        records[chance.randrange(2000)] = text.encode()
     whole = read(records, [])
-    found = read(records, sorted(chance.sample(range(1, 3000), 40)))
-    assert len(found) == len(whole) == 3000
+    found = read(records, sorted(chance.sample(range(1, 2000), 40)))
+    assert len(found) == len(whole) == 2000
     assert all(map(same, found, whole))
     assert 3 <= sum(isinstance(each, tuple) for each in whole) <= 7
 
