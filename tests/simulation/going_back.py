@@ -124,12 +124,16 @@ class GoingBackWorld(TimedWorld):
         job = self.oracle.state.jobs.get(self.latest())
         if job is not None and job.status == "running" and not job.stopping:
             return job
-        if fault is not None and not self.settling:
-            self.sim.at(0.3, partial(self._fault, fault))
+        if fault is not None:
+            self._again_soon(fault)
         return None
 
     def _into(self) -> str:
         """A job that is to go on from the latest one."""
+    def _again_soon(self, fault: Fault) -> None:
+        if not self.settling:
+            self.sim.at(0.3, partial(self._fault, fault))
+
         name = f"j-{len(self.asked) + 1}"
         self.asked[name] = self.latest()
         return name
@@ -142,7 +146,7 @@ class GoingBackWorld(TimedWorld):
             self._ask(JobRestarted(job=job, into=self._into(), spec=spec, revision=known.revision))
 
     def _rollback(self, fault: Fault) -> None:
-        """To one of the last two checkpoints that there are."""
+        """To one of the last two checkpoints that there are; the user waits for the first one."""
         known, job = self._going_on(fault), self.latest()
         if known is None:
             return
@@ -151,6 +155,8 @@ class GoingBackWorld(TimedWorld):
         if points:
             point = points[-2:][fault.count % 2 % len(points)]
             self._ask(JobRolledBack(job=job, into=self._into(), to=point.at))
+        else:
+            self._again_soon(fault)
 
     def _stop_rest(self) -> None:
         self.ending = True

@@ -28,7 +28,7 @@ def test_windows_count_each_row_once_whatever_dies(number: int, kind: str) -> No
     job is the state that the rows before its time have made. Each row of a job with a loop has come back as often as it may. Each
     row has its effect once over all jobs that go on from each other; what was given for rows after a checkpoint is given again.
     """
-    size = HISTORIES // SHARES // {"clocks": 1, "going-back": 5}.get(kind, 2)
+    size = max(1, HISTORIES // SHARES // {"clocks": 1, "going-back": 5}.get(kind, 2))
     total, failures = share(FIRST + number * size, size, kind)
     assert not failures, "\n".join(
         f"history {seed} failed (again, shrunk: make simulate SEEDS=1 FIRST={seed} KIND={kind})\n{wrong}"
@@ -73,6 +73,17 @@ def test_checkpoints_are_taken_among_later_rows() -> None:
         logged += world.checkpoints.logged  # type: ignore[attr-defined]
     assert sum(map(bool, taken)) > len(taken) // 2, taken
     assert logged, "no checkpoint was logged"
+
+
+def test_users_do_go_back_and_restart() -> None:
+    """A good part of the histories of that kind has a rollback that took place, and a restart: others show nothing about them."""
+    done = []
+    for seed in range(histories(6, whole=20)):
+        world = world_of(drawn("going-back", str(seed)))
+        done.append(world.play())
+    for kind in ("rollbacks", "restarts"):
+        count = sum(getattr(tally, kind) for tally in done)
+        assert count > len(done) // 4, f"{count} {kind} in {len(done)} histories"
 
 
 @cache
