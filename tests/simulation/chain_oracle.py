@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from coordinator.core.state import State
+from coordinator.core.state import Job, State
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import LinkFacts
@@ -76,7 +76,19 @@ class ChainOracle(TimeOracle):
             if job.facts is not None:
                 self.status[name], self.errors[name] = job.status, job.error
                 if name not in self.legs:
+                    self._went_back(name, job)
                     self.legs[name] = Leg(name, job.resumes, job.resumes_at, job.facts)
+
+    def _went_back(self, name: str, job: Job) -> None:
+        """A job goes on from the last checkpoint that there is at or before the time that the user asked for."""
+        wanted = self._world.wanted.get(name)
+        if wanted is None:
+            assert job.resumes_at is None, f"{name} goes on from a checkpoint at {job.resumes_at}, and was not asked to"
+            return
+        known = [point.at for point in self.state.jobs[job.resumes].checkpoints if point.at <= wanted]
+        assert job.resumes_at == max(known), (
+            f"{name} goes on from {job.resumes_at}: it was to from {wanted}, of {known}"
+        )
 
     def job_of(self, link: Link) -> str:
         """The job that a link belongs to."""

@@ -80,6 +80,8 @@ class GoingBackWorld(TimedWorld):
         super().__init__(plan)
         self.asked: dict[str, str] = {}
         """By the id of a job that a user has asked for, the one that it is to go on from."""
+        self.wanted: dict[str, int] = {}
+        """By the id of such a job, the time of the checkpoint that it is to begin with, or a later one."""
         self.ending = False
 
     def tally(self) -> Tally:
@@ -128,12 +130,12 @@ class GoingBackWorld(TimedWorld):
             self._again_soon(fault)
         return None
 
-    def _into(self) -> str:
-        """A job that is to go on from the latest one."""
     def _again_soon(self, fault: Fault) -> None:
         if not self.settling:
             self.sim.at(0.3, partial(self._fault, fault))
 
+    def _into(self) -> str:
+        """A job that is to go on from the latest one."""
         name = f"j-{len(self.asked) + 1}"
         self.asked[name] = self.latest()
         return name
@@ -154,7 +156,9 @@ class GoingBackWorld(TimedWorld):
         points = points_of(graph, {stage.name: self.kafka.group(stage, job).positions() for stage in graph.stages})
         if points:
             point = points[-2:][fault.count % 2 % len(points)]
-            self._ask(JobRolledBack(job=job, into=self._into(), to=point.at))
+            into = self._into()
+            self.wanted[into] = point.at
+            self._ask(JobRolledBack(job=job, into=into, to=point.at))
         else:
             self._again_soon(fault)
 
@@ -172,6 +176,7 @@ class GoingBackWorld(TimedWorld):
             if job is not None and job.refused and before == self.latest():
                 self.asked[name] = ""
                 again = self._into()
+                self.wanted[again] = ANY_TIME
                 self._ask(JobSubmitted(job=again, spec=job.spec, resumes=before, resumes_at=ANY_TIME))
         if self.ending and self._going_on() is not None:
             self._ask(JobStopped(job=self.latest(), closes=True))
