@@ -268,9 +268,9 @@ class ChainOracle(TimeOracle):
         size, late = SIZE * SECOND, late_rows(self._world.rows)
         most = Counter((row.key, row.at // size * size) for row in self._world.rows)
         assert counts <= most, f"windows count {+(counts - most)} rows too many"
-        if not self._idle:
-            least = Counter((row.key, row.at // size * size) for row in self._world.rows if row.n not in late)
-            assert least <= counts, f"windows lack {+(least - counts)} rows"
+        sure = [row for row in self._world.rows if Partition("rows", row.partition) not in self._idle]
+        least = Counter((row.key, row.at // size * size) for row in sure if row.n not in late)
+        assert least <= counts, f"windows lack {+(least - counts)} rows"
 
     def _panes(self, jobs: set[str]) -> Panes:
         """What some jobs have given."""
