@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import coordinator.core.job_events
+from peer.shards import Shards
+from tests.simulation.plan import Plan
 from tests.simulation.safeguards import SAFEGUARDS
+from tests.simulation.simulate import noticed
 from tests.simulation.test_simulation import MUTATIONS
+from tests.simulation.timed_plans import timed_plan
+from tests.simulation.verdict import Unforeseen
 
 TAKEN_OUT = [each.take_out for each in SAFEGUARDS] + [
     each.values[0] if hasattr(each, "values") else each for each in MUTATIONS
@@ -77,3 +85,17 @@ def test_a_stale_patch_is_found() -> None:
     assert misfit(property(lambda found: found), lambda found: found)
     assert misfit(1.0, lambda: 1.0)
     assert not misfit(lambda one, two=2, *, three: None, lambda *_, **__: None)
+
+
+def test_an_error_of_a_patch_is_not_the_simulations_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a peer it fails the job, and in the coordinator its event is set aside: the oracles find both, and neither shows
+    anything.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "_reads", lambda shards, batch: None)
+        with pytest.raises(Unforeseen, match="TypeError"):
+            noticed(timed_plan("0"))
+    changed = Path(__file__).parent / "histories/changed_while_a_peer_stands_still.json"
+    monkeypatch.setattr(coordinator.core.job_events, "untouched", lambda old: [])
+    with pytest.raises(Unforeseen, match="Undecided.*TypeError"):
+        noticed(msgspec.json.decode(changed.read_bytes(), type=Plan))
