@@ -97,5 +97,5 @@ def test_an_error_of_a_patch_is_not_the_simulations_word(monkeypatch: pytest.Mon
             noticed(timed_plan("0"))
     changed = Path(__file__).parent / "histories/changed_while_a_peer_stands_still.json"
     monkeypatch.setattr(coordinator.core.job_events, "untouched", lambda old: [])
-    with pytest.raises(Unforeseen, match="Undecided.*TypeError"):
+    with pytest.raises(Unforeseen, match=r"Undecided.*TypeError"):
         noticed(msgspec.json.decode(changed.read_bytes(), type=Plan))
