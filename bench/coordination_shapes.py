@@ -30,8 +30,8 @@ from coordination_world import replaced
 
 from tests.simulation import kafka as simulated_kafka
 from tests.simulation import peer_work
-from tests.simulation.engine import Stuck
 from tests.simulation.plan import Plan, Submission
+from tests.simulation.verdict import Stuck
 from tests.simulation.world import World, instrumented
 
 RECORDS, BATCH = 160, 4

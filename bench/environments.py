@@ -59,7 +59,10 @@ def environment(name: str) -> Path:
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         print(f"making the environment of {name}", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+        except subprocess.CalledProcessError as error:  # Debian without python3-venv
+            raise CannotBeHadError(f"an environment cannot be made: {error}") from error
         _install(python, needs)
         (folder / "ready").touch()
     return python

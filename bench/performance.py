@@ -355,23 +355,24 @@ def keep(rows: Sequence[Row]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / "performance.json"
     figures = json.loads(path.read_text()) if path.exists() else {}
-    figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in rows}
+    had = [row for row in rows if row.ratios]  # one that is left out here keeps the figures that it had
+    figures |= {f"{row.bench} | {row.against}": vars(row) | {"met": row.met, "machine": machine()} for row in had}
     path.write_text(json.dumps(figures, indent=1) + "\n")
 
     drawn = {
-        name: row for name, row in figures.items() if row["goal"] is not None and row["ratios"]
+        name: row for name, row in figures.items() if row["goal"] is not None and row["ratios"] and not row.get("gone")
     }  # others have plots of their own
     figure, axes = plt.subplots(figsize=(10, 1 + 0.45 * len(drawn)), layout="constrained")
     for place, row in enumerate(reversed(drawn.values())):
         middle, least, most = (of(row["ratios"]) for of in (statistics.median, min, max))
-        color = "tab:green" if row["met"] else "tab:red"
+        color = {True: "tab:green", False: "tab:red", None: "tab:gray"}[row["met"]]
         axes.errorbar(middle, place, xerr=[[middle - least], [most - middle]], fmt="o", capsize=3, color=color)
         axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="black")
     axes.axvline(1, color="black", linewidth=0.5, linestyle=":")
     axes.set_yticks(range(len(drawn)), [name.replace(" | ", "\nbeside ") for name in reversed(drawn)], fontsize=7)
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
-    axes.set_xlabel("times as good; black: the goal; red: missed")
+    axes.set_xlabel("times as good; black: the goal; red: missed; gray: cannot be told")
     figure.savefig(RESULTS / "performance.png", dpi=90)
     plt.close(figure)
 

@@ -108,17 +108,20 @@ def raced(
 
 
 def race_all(runs: int, ours: Callable[[], float], theirs: Sequence[tuple[Row, Callable[[], float]]]) -> list[Row]:
-    """Several opponents, one after the other between two of our runs, to the mean of which each is held.
+    """Several opponents, one after the other between two of our runs, to the mean of which each is held. In each round another
+    one begins: what is next to a run of ours, and what is far from it, changes.
 
     One that fails, or does not write what it should, runs no more, whatever it raises; the others go on.
     """
     before = ours() if any(not row.gone for row, _ in theirs) else 0.0
-    for _ in range(runs):
-        figures = [attempt([row], run) for row, run in theirs]
+    for number in range(runs):
+        turn = number % max(len(theirs), 1)
+        order = [*theirs[turn:], *theirs[:turn]]
+        figures = [attempt([row], run) for row, run in order]
         if all(found is None for found in figures):
             break
         after = ours()
-        for (row, _), found in zip(theirs, figures, strict=True):
+        for (row, _), found in zip(order, figures, strict=True):
             if found is not None:
                 _add(row, (before + after) / 2, found, (before + after) / 2 / found)
         before = after
@@ -155,7 +158,7 @@ def race(
         if after is None:
             break
         for row, mine, *others in zip(rows, found, before, after, strict=True):
-            _add(row, mine, others[1], 2 * mine / sum(others))
+            _add(row, mine, sum(others) / 2, 2 * mine / sum(others))
         before = after
     for row in rows:
         print(row.line(), flush=True)

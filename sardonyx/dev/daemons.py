@@ -134,6 +134,7 @@ class LocalDaemons(Daemons):
         self._waiting.append(write)
         try:
             child = start_child(
+                # It lies in a layer above this one, so it is named here and not imported.
                 [sys.executable, "-m", "sardonyx.cli.early_daemon", name, *arguments],
                 name=name,
                 log_path=self._folder / f"{name}.log",

@@ -66,6 +66,23 @@ def test_pairs_alternate_in_which_side_begins():
     assert rows[0].ratios == rows[1].ratios == [2 / 1, 3 / 4, 6 / 5]
 
 
+def test_opponents_take_turns_in_who_is_next_to_a_run_of_ours():
+    """The machine changes its speed within minutes, so who is always last is held to another machine."""
+    order: list[str] = []
+    names = ["Flink", "Spark", "Quix"]
+    sides = [(races.Row("filter", name, None), lambda name=name: float(order.append(name) or 1)) for name in names]
+    found = races.race_all(3, lambda: float(order.append("ours") or 1), sides)
+    assert order == ["ours", *names, "ours", *names[1:], names[0], "ours", names[2], *names[:2], "ours"]
+    assert [row.against for row in found] == names
+
+
+def test_the_figures_beside_a_ratio_are_those_that_it_is_of():
+    """The ratio is to the mean of two runs of the other side, and so is the figure of that side."""
+    theirs = iter([[100.0], [300.0], [500.0]])
+    (row,) = races.race([races.Row("filter", "Spark", 1)], 2, lambda: [400.0], lambda: next(theirs))
+    assert list(zip(row.theirs, row.ratios, strict=True)) == [(200.0, 2.0), (400.0, 1.0)]
+
+
 def test_an_opponent_that_fails_or_is_left_out_is_said_and_the_others_go_on(capsys):
     def fails() -> float:
         raise AssertionError("3 records are missing")

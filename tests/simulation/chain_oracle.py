@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from coordinator.core.state import State
+from coordinator.core.state import Job, State
+from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Graph, Link
+from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, first_clock
 from sardonyx.core.units import seconds
 from sardonyx.state.columns import ROWS, SLICE
@@ -75,7 +76,19 @@ class ChainOracle(TimeOracle):
             if job.facts is not None:
                 self.status[name], self.errors[name] = job.status, job.error
                 if name not in self.legs:
+                    self._went_back(name, job)
                     self.legs[name] = Leg(name, job.resumes, job.resumes_at, job.facts)
+
+    def _went_back(self, name: str, job: Job) -> None:
+        """A job goes on from the last checkpoint that there is at or before the time that the user asked for."""
+        wanted = self._world.wanted.get(name)
+        if wanted is None:
+            assert job.resumes_at is None, f"{name} goes on from a checkpoint at {job.resumes_at}, and was not asked to"
+            return
+        known = [point.at for point in self.state.jobs[job.resumes].checkpoints if point.at <= wanted]
+        assert job.resumes_at == max(known), (
+            f"{name} goes on from {job.resumes_at}: it was to from {wanted}, of {known}"
+        )
 
     def job_of(self, link: Link) -> str:
         """The job that a link belongs to."""
@@ -87,6 +100,7 @@ class ChainOracle(TimeOracle):
         """Before the last job is stopped, nothing is asked for any more, and all rows are read."""
         found = super().left_over(world)
         found += [f"{name} is to be followed by {job.into}" for name, job in self.state.jobs.items() if job.into]
+        found += [f"request {name} lies in the inbox" for name in self.children(node_paths.INBOX)]
         latest = self._world.latest()
         asked = next(reversed(self._world.asked), latest)
         known = self.state.jobs.get(asked)
@@ -122,10 +136,7 @@ class ChainOracle(TimeOracle):
         assert window is not None
         base = self.base(leg, task)
         found.counts, found.closing, found.passed = +base.counts, set(base.closing), +base.passed
-        size, grace, allowed = (
-            round(seconds(str(length or "0 s")) * SECOND)
-            for length in (window.size, window.grace, window.allowed_lateness)
-        )
+        size, (grace, allowed) = round(seconds(str(window.size)) * SECOND), _slack(stage)
         for number in range(leg.facts[link.name].partitions):
             for row, at, before in self._rows(leg, link, number):
                 start = at // size * size
@@ -205,39 +216,65 @@ class ChainOracle(TimeOracle):
         assert seen <= Counter(list(rows)), f"{jobs} have worked rows {+(seen - Counter(list(rows)))} twice"
         assert count <= len(rows), f"{jobs} have worked {count} rows, and there are {len(rows)}"
         if is_last:
-            assert not seen or needed <= seen, f"{jobs} have not worked rows {needed - seen}"
+            combined = count - seen.total()  # those have no numbers; what came late stands among them as it was
+            assert combined or needed <= seen, f"{jobs} have not worked rows {needed - seen}"
             assert needed.total() <= count, f"{jobs} have worked {count} of {needed.total()} rows"
 
     def _given(self, segments: list[list[Leg]]) -> None:
         """The last result of each window counts all its rows; what came before a checkpoint is given once, the rest once more."""
-        last = segments[-1][-1]
-        graph = self.kafka.graphs[last.job]
-        tasks = [stage.name for stage in graph.stages if stage.task.window is not None]
-        found = self.counted(last.job, tasks[0])
-        self._against_the_rows(found.counts)
-        size = SIZE * SECOND
-        if len(tasks) > 1:
-            size *= 3
-            found = Counted(_longer(found.counts, size), set(), 0, _longer(found.passed, size))
-            found.closing = set(found.counts)
+        tasks = self._counting(segments[-1][-1].job)
+        found = Counted()
         held: Panes = {}
         own: Panes = {}
-        for segment in segments:
+        for segment, after in itertools.zip_longest(segments, segments[1:]):
             own = self._panes({leg.job for leg in segment})
             for window, panes in own.items():
                 first = min(panes)
                 stay = {number: row for number, row in held.get(window, {}).items() if number < first}
                 held[window] = stay | panes
-        window = graph.stage(tasks[-1]).task.window
-        assert window is not None
-        grace = round(seconds(str(window.grace or "0 s")) * SECOND)
-        since = segments[-1][0].at
-        strange = own.keys() - found.counts.keys() - found.passed.keys()
-        assert not strange, f"windows {strange} have results, and no rows"
+            found = self._in_windows(self.counted(segment[-1].job, tasks[0].name), tasks)
+            self._due(segment[0].at, own, found, tasks, None if after is None else after[0])
+        self._against_the_rows(self.counted(segments[-1][-1].job, tasks[0].name).counts)
         for key, count in found.counts.items():
             beyond = 0 if key in own and len(tasks) == 1 else found.passed[key]
             self._window(key, range(count, count + beyond + 1), held.get(key, {}), found, given=key in own)
-            assert key in own or (since is not None and key[1] + size + grace <= since), f"{key} is not given again"
+
+    def _counting(self, job: str) -> list[Stage]:
+        """The tasks of a job that have windows: one, or a second one that adds up the results of the first."""
+        return [stage for stage in self.kafka.graphs[job].stages if stage.task.window is not None]
+
+    def _in_windows(self, found: Counted, tasks: list[Stage]) -> Counted:
+        """What the first of these tasks has counted, in the windows of the last one."""
+        if len(tasks) == 1:
+            return found
+        longer = Counted(_longer(found.counts, 3 * SIZE * SECOND), set(), 0, _longer(found.passed, 3 * SIZE * SECOND))
+        longer.closing = set(longer.counts)
+        return longer
+
+    def _due(self, since: int | None, own: Panes, found: Counted, tasks: list[Stage], after: Leg | None) -> None:
+        """From a rollback to the next one each window is given that closes then, and none that has no row or had closed before.
+
+        Args:
+            since: the time of the rollback before; None: there was none.
+            own: what was given since.
+            found: what has been counted since.
+            tasks: see :meth:`_counting`.
+            after: the job that then went back; None: there was no further rollback.
+        """
+        strange = own.keys() - found.counts.keys() - found.passed.keys()
+        assert not strange, f"windows {strange} have results, and no rows"
+        size = SIZE * SECOND * (1 if len(tasks) == 1 else 3)
+        grace, allowed = _slack(tasks[-1])
+        # By its checkpoint, the second task has all results of the first that are due by then, and these are due later.
+        till = None if after is None or after.at is None else after.at - (0 if len(tasks) == 1 else _slack(tasks[0])[0])
+        wanted = found if after is None else self._in_windows(self.base(after, tasks[0].name), tasks)
+        for key in wanted.counts:
+            close = key[1] + size + grace
+            begun = since is None or close > since
+            assert key in own or not begun or (till is not None and close > till), f"{key} is not given again"
+        for key in own:
+            close = key[1] + size + grace + allowed
+            assert since is None or close > since, f"{key} is given again, and had closed before {since}"
 
     def _window(self, key: Window, counts: range, panes: dict[int, Any], found: Counted, *, given: bool) -> None:
         """``panes``: all, without those that were taken back since they were ``given`` again."""
@@ -253,9 +290,9 @@ class ChainOracle(TimeOracle):
         size, late = SIZE * SECOND, late_rows(self._world.rows)
         most = Counter((row.key, row.at // size * size) for row in self._world.rows)
         assert counts <= most, f"windows count {+(counts - most)} rows too many"
-        if not self._idle:
-            least = Counter((row.key, row.at // size * size) for row in self._world.rows if row.n not in late)
-            assert least <= counts, f"windows lack {+(least - counts)} rows"
+        sure = [row for row in self._world.rows if Partition("rows", row.partition) not in self._idle]
+        least = Counter((row.key, row.at // size * size) for row in sure if row.n not in late)
+        assert least <= counts, f"windows lack {+(least - counts)} rows"
 
     def _panes(self, jobs: set[str]) -> Panes:
         """What some jobs have given."""
@@ -285,6 +322,14 @@ def _segments(legs: list[Leg]) -> Iterator[list[Leg]]:
     starts = [n for n, leg in enumerate(legs) if n == 0 or leg.at is not None]
     for start, end in zip(starts, [*starts[1:], len(legs)], strict=True):
         yield legs[start:end]
+
+
+def _slack(stage: Stage) -> tuple[int, int]:
+    """How long the windows of a task wait after their end, and take late rows then, in microseconds."""
+    window = stage.task.window
+    assert window is not None
+    grace, allowed = (seconds(str(length or "0 s")) for length in (window.grace, window.allowed_lateness))
+    return round(grace * SECOND), round(allowed * SECOND)
 
 
 def _longer(counts: Counter[Window], size: int) -> Counter[Window]:

@@ -16,6 +16,7 @@ from peer.operators import Stores
 from peer.window_split import row_times
 from queues.messages import Logged
 from sardonyx.core.checkpoints import Bookmark
+from sardonyx.core.errors import InputError
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.state_points import CheckpointPoint
@@ -99,8 +100,11 @@ class CheckpointOracle:
         restore = Restore(at, {}, topic=link.topic, partition=number, others=("windows",), make=stores.open)
         log = self._kafka.broker.logs[Partition(link.topic, number)]
         messages = (Logged(at, entry.headers, entry.value or b"") for at, entry in log.committed(restore.start))
-        restore.read(message for message in messages if about(message, {}).seq <= mark.seq)
-        restore.finish()
+        try:
+            restore.read(message for message in messages if about(message, {}).seq <= mark.seq)
+            restore.finish()
+        except InputError as error:
+            raise AssertionError(f"{link.topic}[{number}] has not all of the checkpoint at {time}: {error}") from error
         for name, undo in restore.undo.get(time, {}).items():
             stores.all[name].apply(undo)
         found: Counter[Window] = Counter()

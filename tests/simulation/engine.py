@@ -21,10 +21,6 @@ JITTER = 0.002
 """Seconds, at most, until a thread that was woken runs: so threads overtake each other."""
 
 
-class Stuck(AssertionError):
-    """Nothing can happen any more, or the same things happen without end."""
-
-
 class Waiter:
     """A thread that waits; it is woken once, with a value."""
 

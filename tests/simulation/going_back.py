@@ -80,6 +80,8 @@ class GoingBackWorld(TimedWorld):
         super().__init__(plan)
         self.asked: dict[str, str] = {}
         """By the id of a job that a user has asked for, the one that it is to go on from."""
+        self.wanted: dict[str, int] = {}
+        """By the id of such a job, the time of the checkpoint that it is to begin with, or a later one."""
         self.ending = False
 
     def tally(self) -> Tally:
@@ -124,9 +126,13 @@ class GoingBackWorld(TimedWorld):
         job = self.oracle.state.jobs.get(self.latest())
         if job is not None and job.status == "running" and not job.stopping:
             return job
-        if fault is not None and not self.settling:
-            self.sim.at(0.3, partial(self._fault, fault))
+        if fault is not None:
+            self._again_soon(fault)
         return None
+
+    def _again_soon(self, fault: Fault) -> None:
+        if not self.settling:
+            self.sim.at(0.3, partial(self._fault, fault))
 
     def _into(self) -> str:
         """A job that is to go on from the latest one."""
@@ -142,7 +148,7 @@ class GoingBackWorld(TimedWorld):
             self._ask(JobRestarted(job=job, into=self._into(), spec=spec, revision=known.revision))
 
     def _rollback(self, fault: Fault) -> None:
-        """To one of the last two checkpoints that there are."""
+        """To one of the last two checkpoints that there are; the user waits for the first one."""
         known, job = self._going_on(fault), self.latest()
         if known is None:
             return
@@ -150,7 +156,11 @@ class GoingBackWorld(TimedWorld):
         points = points_of(graph, {stage.name: self.kafka.group(stage, job).positions() for stage in graph.stages})
         if points:
             point = points[-2:][fault.count % 2 % len(points)]
-            self._ask(JobRolledBack(job=job, into=self._into(), to=point.at))
+            into = self._into()
+            self.wanted[into] = point.at
+            self._ask(JobRolledBack(job=job, into=into, to=point.at))
+        else:
+            self._again_soon(fault)
 
     def _stop_rest(self) -> None:
         self.ending = True
@@ -166,6 +176,7 @@ class GoingBackWorld(TimedWorld):
             if job is not None and job.refused and before == self.latest():
                 self.asked[name] = ""
                 again = self._into()
+                self.wanted[again] = ANY_TIME
                 self._ask(JobSubmitted(job=again, spec=job.spec, resumes=before, resumes_at=ANY_TIME))
         if self.ending and self._going_on() is not None:
             self._ask(JobStopped(job=self.latest(), closes=True))

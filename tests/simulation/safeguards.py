@@ -31,7 +31,7 @@ from sardonyx.state.log import LogState, ShardLog
 from sardonyx.state.messages import About
 from sardonyx.state.restore import Restore
 from sardonyx.state.share import Share
-from tests.simulation.broker import Entry, Group
+from tests.simulation.broker import OPEN, Broker, Entry, Group, Transaction
 from tests.simulation.broker_clients import SimStateTopic, SimWriter
 from tests.simulation.plan import Plan
 from tests.simulation.timed_plans import (
@@ -47,10 +47,13 @@ Patch = pytest.MonkeyPatch
 
 
 class Safeguard(NamedTuple):
-    """``take_out``: by a patch. ``seed``: of a history that fails without it. ``planned``: what draws histories."""
+    """``take_out``: by a patch. ``seed``: of a history that fails without it. ``says``: a piece of what the simulation says then.
+    ``planned``: what draws histories.
+    """
 
     take_out: Callable[[Patch], None]
     seed: int
+    says: str
     planned: Callable[[str], Plan] = timed_plan
 
     @property
@@ -371,41 +374,59 @@ def _unfenced_members(patch: Patch) -> None:
 
 
 def _unfenced_producers(patch: Patch) -> None:
-    """A producer goes on writing although another one has its transactional id."""
+    """A producer goes on although another one has its transactional id, and has aborted what it had written: its positions come
+    into a transaction of their own.
+    """
+    send_offsets, decide = Broker.send_offsets, Broker.decide
+    instead: dict[Transaction, Transaction] = {}
+
+    def sent(broker: Broker, transaction: Transaction, *given: Any) -> None:
+        if transaction.state != "open":
+            other = instead[transaction] = Transaction(transaction.id)
+            broker.sim.at(OPEN, lambda: decided(broker, other, "aborted"))
+        send_offsets(broker, instead.get(transaction, transaction), *given)
+
+    def decided(broker: Broker, transaction: Transaction, state: str) -> None:
+        found = instead.get(transaction, transaction)
+        if found.state == "open":
+            decide(broker, found, state)
+
     patch.setattr(SimWriter, "_check", lambda self: None)
+    patch.setattr(Broker, "send_offsets", sent)
+    patch.setattr(Broker, "decide", decided)
 
 
 SAFEGUARDS = [
-    Safeguard(_clock_begins_anew, 4),
-    Safeguard(_own_clock_alone, 1),
-    Safeguard(_stated_before_the_rows, 0),
-    Safeguard(_late_by_the_batch, 3),
-    Safeguard(_idle_after_a_stop, 55),
-    Safeguard(_closed_with_more_to_do, 24),
-    Safeguard(_state_kept_over_takeovers, 3),
-    Safeguard(_batches_of_former_assignments, 44),
-    Safeguard(_applied_before_the_commit, 30),
-    Safeguard(_log_outside_of_the_transaction, 4),
-    Safeguard(_read_to_the_stable_offset, 135),
-    Safeguard(_read_to_any_end, 7),
-    Safeguard(_log_forgotten_too_soon, 11),
-    Safeguard(_torn_logs, 0, damaged_plan),
-    Safeguard(_lost_positions, 25, damaged_plan),
-    Safeguard(_unread_links_forgotten, 0, lineage_plan),
-    Safeguard(_held_rows_forgotten, 0, lineage_plan),
-    Safeguard(_held_rows_lost_with_their_peer, 4, lineage_plan),
-    Safeguard(_rows_as_new_as_their_batch, 2, lineage_plan),
-    Safeguard(_own_front_alone, 2, lineage_plan),
-    Safeguard(_checkpoints_lost_with_their_peer, 0, checkpoint_plan),
-    Safeguard(_undo_lost_with_their_peer, 3, checkpoint_plan),
-    Safeguard(_log_of_checkpoints_deleted, 2, checkpoint_plan),
-    Safeguard(_state_as_it_was_after_the_checkpoint, 1, going_back_plan),
-    Safeguard(_inputs_give_rows_before_the_checkpoint, 1, going_back_plan),
-    Safeguard(_read_again_from_too_late, 1, going_back_plan),
-    Safeguard(_lent_state_forgotten, 1, going_back_plan),
-    Safeguard(_all_keys_in_each_shard, 4, going_back_plan),
-    Safeguard(_more_comes_into_a_loop, 1, loop_plan),
-    Safeguard(_rows_in_a_loop_uncounted, 2, loop_plan),
-    Safeguard(_unfenced_members, 4),
-    Safeguard(_unfenced_producers, 145),
+    Safeguard(_clock_begins_anew, 4, "the clock fell"),
+    Safeguard(_own_clock_alone, 1, "comes after it"),
+    Safeguard(_stated_before_the_rows, 0, "comes after it"),
+    Safeguard(_late_by_the_batch, 3, "late rows, not"),
+    Safeguard(_idle_after_a_stop, 55, "is called idle"),
+    Safeguard(_closed_with_more_to_do, 24, "windows that are closed"),
+    Safeguard(_state_kept_over_takeovers, 3, "the state went from"),
+    Safeguard(_batches_of_former_assignments, 44, "rows were read"),
+    Safeguard(_applied_before_the_commit, 30, "windows count"),
+    Safeguard(_log_outside_of_the_transaction, 4, "SX-STATE-POSITIONS-LOST"),
+    Safeguard(_read_to_the_stable_offset, 135, "comes twice"),
+    Safeguard(_read_to_any_end, 7, "windows count"),
+    Safeguard(_log_forgotten_too_soon, 11, "windows count"),
+    Safeguard(_torn_logs, 0, "windows count", damaged_plan),
+    Safeguard(_lost_positions, 25, "comes twice", damaged_plan),
+    Safeguard(_unread_links_forgotten, 0, "said to be everywhere", lineage_plan),
+    Safeguard(_held_rows_forgotten, 0, "said to be everywhere", lineage_plan),
+    Safeguard(_held_rows_lost_with_their_peer, 4, "said to be everywhere", lineage_plan),
+    Safeguard(_rows_as_new_as_their_batch, 2, "said to be everywhere", lineage_plan),
+    Safeguard(_own_front_alone, 2, "said to be everywhere", lineage_plan),
+    Safeguard(_checkpoints_lost_with_their_peer, 0, " is not {", checkpoint_plan),
+    Safeguard(_undo_lost_with_their_peer, 3, " is not {", checkpoint_plan),
+    Safeguard(_log_of_checkpoints_deleted, 2, "has not all of the checkpoint", checkpoint_plan),
+    Safeguard(_state_as_it_was_after_the_checkpoint, 1, " is not {", going_back_plan),
+    Safeguard(_inputs_give_rows_before_the_checkpoint, 3, "rows too many", going_back_plan),
+    Safeguard(_read_again_from_too_late, 1, "have not worked rows", going_back_plan),
+    Safeguard(_lent_state_forgotten, 1, "states are lent", going_back_plan),
+    Safeguard(_all_keys_in_each_shard, 4, "and should", going_back_plan),
+    Safeguard(_more_comes_into_a_loop, 1, "comes after it", loop_plan),
+    Safeguard(_rows_in_a_loop_uncounted, 2, "was complete with", loop_plan),
+    Safeguard(_unfenced_members, 4, "SX-LINK-TWICE"),
+    Safeguard(_unfenced_producers, 46, "SX-LINK-LOSS"),
 ]

@@ -10,6 +10,8 @@ from tests.simulation.plan import Plan, Tally
 
 MOST = 300
 """Histories played to shrink one."""
+KINDS = ("Error", "Wrong", "Stuck", "Unforeseen", ": SX-")
+"""One of them is in the line of a traceback that says what went wrong."""
 
 
 def shrunk(plan: Plan, played: Callable[[Plan], tuple[Tally, str]]) -> Plan:
@@ -32,7 +34,7 @@ def shrunk(plan: Plan, played: Callable[[Plan], tuple[Tally, str]]) -> Plan:
 def _kind(wrong: str) -> str:
     """What failures have in common that are one: the kind of error and the beginning of what it says."""
     lines = [line for line in wrong.splitlines() if line and not line[0].isspace()]
-    return next((line[:60] for line in lines if "Error" in line or "Stuck" in line or ": SX-" in line), "")
+    return next((line[:60] for line in lines if any(kind in line for kind in KINDS)), "")
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:

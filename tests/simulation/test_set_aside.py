@@ -29,8 +29,9 @@ from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import Acked, Completed, Exhausted, JobSubmitted, LinksCreated, PolicySet, SetAside
 from sardonyx.web.live import LiveSource
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
-from tests.simulation.engine import SimRuntime, Stuck
+from tests.simulation.engine import SimRuntime
 from tests.simulation.plans import random_plan
+from tests.simulation.verdict import Stuck
 from tests.simulation.world import World
 from tests.sizes import histories
 

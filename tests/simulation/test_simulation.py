@@ -29,7 +29,7 @@ from sardonyx.core.spec import JobSpec, TaskSpec
 from tests.simulation.kafka import RECORDS, SimKafka
 from tests.simulation.plan import Plan, Submission
 from tests.simulation.plans import random_plan
-from tests.simulation.simulate import played, share
+from tests.simulation.simulate import noticed, played, share
 from tests.simulation.world import World
 from tests.sizes import ALL, histories
 
@@ -197,7 +197,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def _careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers stay on every task whose functions are the same, whatever a change makes of its queues."""
 
-    def all_of_them(old: JobSpec, _new: JobSpec, same: list[str], _facts: object) -> list[str]:
+    def all_of_them(old: JobSpec, _new: JobSpec, same: list[str], *_: object) -> list[str]:
         return [stage.name for stage in graph_of(old, "", "").stages if stage.name in same]
 
     monkeypatch.setattr(coordinator.core.job_events, "untouched", all_of_them)
@@ -241,7 +241,7 @@ MUTATIONS = [
 def test_the_simulation_notices(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """With one safeguard taken out, some of the first thousand histories fail."""
     mutate(monkeypatch)
-    assert any(played(random_plan(str(seed)))[1] for seed in range(1000)), "the simulation did not notice"
+    assert any(noticed(random_plan(str(seed))) for seed in range(1000)), "the simulation did not notice"
 
 
 def test_the_simulation_notices_who_commits_by_a_revision_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_the_simulation_notices_who_commits_by_a_revision_that_is_over(monkeypat
     plan = msgspec.json.decode((HERE / "histories/changed_while_a_peer_stands_still.json").read_bytes(), type=Plan)
     monkeypatch.setattr(SimKafka, "fence", lambda kafka, runtime, slot: runtime.sleep(kafka.sim.rng.random() * 0.05))
     monkeypatch.setattr(AssignmentHandle, "confirm", lambda handle: None)
-    assert "after 2 has taken over" in played(plan)[1]
+    assert "after 2 has taken over" in noticed(plan)
 
 
 def test_the_simulation_notices_what_is_written_to_a_queue_after_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,4 +261,4 @@ def test_the_simulation_notices_what_is_written_to_a_queue_after_it_is_closed(mo
     plan = msgspec.json.decode((HERE / "histories/closed_while_a_peer_stands_still.json").read_bytes(), type=Plan)
     assert played(plan)[1] == ""
     monkeypatch.setattr(SimKafka, "fence", lambda kafka, runtime, slot: runtime.sleep(kafka.sim.rng.random() * 0.05))
-    assert "after revision 2 has closed it" in played(plan)[1]
+    assert "after revision 2 has closed it" in noticed(plan)

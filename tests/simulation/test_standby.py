@@ -18,6 +18,7 @@ from sardonyx.state.restore import Restore
 from tests.simulation.engine import Waiter, current
 from tests.simulation.simulate import drawn
 from tests.simulation.timed import TimedRunner, TimedWorld
+from tests.simulation.verdict import Wrong
 from tests.sizes import histories
 
 HISTORIES = histories(12, whole=60)
@@ -117,7 +118,7 @@ def played() -> tuple[int, list[str]]:
         world = StandbyWorld(seed)
         try:
             world.play()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        except Wrong as error:
             wrong.append(f"history {seed}: {error}")
         taken += world.standby.taken
     return taken, wrong

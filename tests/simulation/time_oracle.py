@@ -156,12 +156,13 @@ class TimeOracle(Oracle):
             told = msgspec.structs.replace(
                 counts[stage.name], sent=None
             )  # if no coordinator stood when the task was complete
-            assert known in (counts[stage.name], told)
+            assert known in (counts[stage.name], told), f"{job}/{stage.name} was complete with {known}, and has {told}"
         read, times = counts[graph.stages[0].name].rows_in, passes(state.jobs[job].spec)
         beyond = 1 if graph.cycles else 0  # each row comes back once more than it may
         wanted = len(rows) * (times + beyond)
         assert read == wanted, f"{read} rows were read, and should be {wanted}"
-        assert counts[graph.stages[0].name].skipped == beyond * len(rows)
+        skipped = counts[graph.stages[0].name].skipped
+        assert skipped == beyond * len(rows), f"{skipped} rows came back too often, and should {beyond * len(rows)}"
         late_at_source = late_rows(self._world.rows)
         for stage in graph.stages:
             for link in stage.ingress:

@@ -56,12 +56,13 @@ from tests.cards import Cards
 from tests.random_jobs import regrown
 from tests.shares import Turns, hold_shares
 from tests.simulation.client import SimClient
-from tests.simulation.engine import Process, SimRuntime, Simulation, Stuck
+from tests.simulation.engine import Process, SimRuntime, Simulation
 from tests.simulation.kafka import SimKafka, SimLinks
 from tests.simulation.nonsense import nonsense
 from tests.simulation.oracle import Oracle
 from tests.simulation.peer_work import SimRunner
 from tests.simulation.plan import Fault, Plan, Tally
+from tests.simulation.verdict import Stuck, Unforeseen, Wrong, says_so, word_of
 from tests.simulation.zookeeper import SimZooKeeper
 
 SESSION = 10.0
@@ -113,6 +114,8 @@ class World:
         self.undecided = 0
         """How many leaderships have ended by it."""
         self.wrong: list[str] = []
+        self.unforeseen: list[str] = []
+        """What processes have raised and never should."""
         self.user = Process(self.sim, "user")
         self._user_tree: ZooKeeperSession | None = None
 
@@ -128,7 +131,9 @@ class World:
     # Playing
 
     def play(self) -> Tally:
-        """Raises ``AssertionError`` or whatever breaks, with a picture of how things stood."""
+        """Raises what is wrong, with a picture of how things stood: ``Wrong`` if the simulation says so; ``Unforeseen``, or the
+        error itself, if code breaks that never should.
+        """
         with self._instrumented():
             try:
                 self._begin()
@@ -137,6 +142,8 @@ class World:
                 self.oracle.at_the_end(self)
             except BaseException as error:
                 error.add_note(f"at {self.sim.now:.3f} s, step {self.sim.steps}: {self.oracle.picture()}")
+                if says_so(error) and not isinstance(error, Wrong):
+                    raise Wrong(word_of(error)) from error
                 raise
             finally:
                 self.sim.close()
@@ -212,8 +219,10 @@ class World:
                 raise Stuck(f"not all {what} {SETTLE:g} s after the last fault: {missing(self)}")
 
     def _check_progress(self) -> None:
+        if self.unforeseen:
+            raise Unforeseen(self.unforeseen[0])
         if self.wrong:
-            raise AssertionError(self.wrong[0])
+            raise Wrong(self.wrong[0])
         if self.sim.steps > STEPS:
             raise Stuck(f"no end after {STEPS} steps")
 
@@ -517,6 +526,8 @@ class instrumented:  # noqa: N801 - reads as a word
     """Within it every decision is held against the rules, and the product's own cries for help are heard."""
 
     CRIES = ("leadership_broke", "peer_session_abandoned")
+    DEFECTS = ("event_set_aside", "event_cannot_be_set_aside", "timers_broken")
+    """Cries of coordinators that a simulated defect makes, and nothing else may."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -563,13 +574,14 @@ class instrumented:  # noqa: N801 - reads as a word
         if VERBOSITY < 40:
             print(f"{self._world.sim.now:9.3f} {method:7} {event.pop('event')} {event}")  # noqa: T201
             event["event"] = ""
-        said = event["event"]
-        if said in self.CRIES:
-            error = event.get("exc_info")
-            if self._world.defect and isinstance(error, Undecided):
-                self._world.undecided += 1
-                raise structlog.DropEvent
-            self._world.wrong.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
+        said, error = event["event"], event.get("exc_info")
+        if said in self.CRIES and self._world.defect and isinstance(error, Undecided):
+            self._world.undecided += 1
+        elif said in self.CRIES or (said in self.DEFECTS and not self._world.defect):
+            heard = self._world.wrong if error is None or says_so(error) else self._world.unforeseen
+            heard.append(f"{said}: {error!r} {getattr(error, 'where', '')}")
+        if event.get("code") == "SX-UNEXPECTED":
+            self._world.unforeseen.append(f"{said}: {event.get('error')}")
         raise structlog.DropEvent
 
 
