@@ -113,7 +113,7 @@ def test_the_columns_do_not_depend_on_the_rows(inner: Any, outer: Any, own: bool
         ({"late": True}, False),
         ({"second": True}, False),
     ],
-    ids=repr,
+    ids=lambda given: " ".join(given) or "none" if isinstance(given, dict) else str(given),
 )
 def test_only_results_that_come_straight_from_such_windows_have_them_once(change: dict[str, Any], same: bool) -> None:
     """A function may change the columns, late rows are in no window, and other rows beside them are in others."""
