@@ -333,7 +333,7 @@ def _state_as_it_was_after_the_checkpoint(patch: Patch) -> None:
 def _inputs_give_rows_before_the_checkpoint(patch: Patch) -> None:
     """An input that is read again gives the rows, too, that the checkpoint holds."""
     read = peer.prepared_task.read_topic
-    patch.setattr(peer.prepared_task, "read_topic", lambda *given: read(*given[:5], None))
+    patch.setattr(peer.prepared_task, "read_topic", lambda *given, **more: read(*given[:5], None, **more))
 
 
 def _read_again_from_too_late(patch: Patch) -> None:
