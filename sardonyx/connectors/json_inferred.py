@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from sardonyx.connectors.json_rows import joined, one_line, parse, parse_joined
-from sardonyx.core.column_types import EXACT, UnfitTypes, common, together
+from sardonyx.core.column_types import EXACT, common, together
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.settled_types import ITEM, LIST, STRUCT, Misfit, Place, ReadTypes, beyond_exact, places
 from sardonyx.core.text import shorten
 
@@ -34,7 +35,7 @@ _WHOLE = re.compile(rb"[:,\[]\s*-?\d{16,}\s*[,\]}]")
 """What is perhaps a whole number that no double holds; what is not matched holds none."""
 _CURE = "declare the column in schema= of the input, as decimal(38,0) or as double"
 
-Bad = tuple[int, str | UnfitTypes]
+Bad = tuple[int, str | SardonyxError]
 """Index of a record and what is wrong with it."""
 _Given = dict[Place, pa.DataType]
 

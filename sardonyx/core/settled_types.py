@@ -13,12 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from sardonyx.core.column_types import EXACT, UnfitTypes, common, converted, known_part, type_name
+from sardonyx.core.errors import InputError, SardonyxError
 
 Place = tuple[str, ...]
 ITEM = "[]"
 """What a list holds, and what a map holds: no field has it beside them."""
 STRUCT, LIST = pa.struct([]), pa.list_(pa.null())
 """The types of places that have others inside; those have types of their own."""
+
+
+MOST_PLACES = 100_000
+"""Places whose types one reader remembers: where the names of fields are data, there is no end of them."""
 
 
 class Misfit(ValueError):
@@ -35,7 +40,7 @@ class Misfit(ValueError):
         super().__init__(f"{shown(place)} is {had} and {given}")
         self.place, self.had, self.given, self.reason = place, had, given, reason
 
-    def of(self, who: str, value: str, where: Mapping[str, object]) -> UnfitTypes:
+    def of(self, who: str, value: str, where: Mapping[str, object]) -> SardonyxError:
         """As the error that a user sees.
 
         Args:
@@ -58,6 +63,21 @@ class Misfit(ValueError):
             who=who,
             fix=f"{declared} of the input: then the first record does not settle its type; leave out records that do not fit by "
             'on_error "skip" or "dead_letter" of the input; or read the topic as bytes, format="raw"',
+            where=where,
+        )
+
+
+class OneTooMany(Misfit):
+    """A record has a field more than the types of a reader may have."""
+
+    def of(self, who: str, value: str, where: Mapping[str, object]) -> SardonyxError:
+        column = self.place[0]
+        return InputError(
+            "SX-RECORD-UNDECODABLE",
+            f"column {shown(self.place)!r} of {who} is one too many: the records before have {MOST_PLACES:,} columns and fields",
+            cause=f"a record holds {value}; without a schema, what each column and field has held is remembered",
+            fix=f'declare schema="{column} map<string,bigint>" if the names in an object are data; or leave out such records by '
+            'on_error "skip" or "dead_letter" of the input',
             where=where,
         )
 
@@ -214,6 +234,10 @@ class ReadTypes:
                 raise Misfit(place, known, kind, f"there was an integer beyond {EXACT:,} before, which no double holds")
             if wider != known:
                 changes[place] = wider
+        if len(self._known) + len(changes) > MOST_PLACES:
+            new = [place for place in changes if place not in self._known]
+            if new and len(self._known) + len(new) > MOST_PLACES:
+                raise OneTooMany(new[-1], pa.null(), changes[new[-1]])
         for place in large:
             kind = changes.get(place, self._known.get(place))
             if kind is not None and kinds.is_floating(kind):

@@ -15,6 +15,7 @@ from sardonyx import Job, Max, everything, kafka
 from sardonyx.connectors.records import to_records
 from sardonyx.connectors.registry import topic_format
 from sardonyx.connectors.topics.written import tables_in
+from sardonyx.core import settled_types
 from sardonyx.core.errors import SardonyxError
 from sardonyx.testing import ClockedRun
 from tests.sizes import histories
@@ -225,6 +226,18 @@ def test_a_large_batch_with_few_records_that_do_not_fit_is_what_small_ones_are(s
     assert len(found) == len(whole) == 2000
     assert all(map(same, found, whole))
     assert 3 <= sum(isinstance(each, tuple) for each in whole) <= 7
+
+
+def test_fields_whose_names_are_data_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader remembers so many. A record with a further one is bad, and the error says to declare a map; others are read on."""
+    monkeypatch.setattr(settled_types, "MOST_PLACES", 3)
+    records = [b'{"v":{"a":1,"b":2}}', b'{"v":{"b":0.5}}', b'{"v":{"c":3}}', b'{"v":{"a":9}}']
+    for cuts in ([], [1, 2, 3]):
+        found = read(records, cuts)
+        good = [{"v": {"a": 1, "b": 2}}, {"v": {"b": 0.5}}, {"v": {"a": 9}}]
+        assert all(map(same, [*found[:2], found[3]], good))
+        assert found[2][0] == "SX-RECORD-UNDECODABLE"
+        assert "column 'v.c' of topic t is one too many" in found[2][1]
 
 
 def test_what_an_output_has_written_is_shown_whatever_its_types_are() -> None:
