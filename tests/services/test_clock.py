@@ -117,6 +117,7 @@ def test_watching_a_clock_repeats_until_the_job_has_ended(house: House, tmp_path
     topic = house.make_topic("watched")
     house.fill(topic, *rows(10, 10))
     handle = house.submit(tmp_path, text(topic))
+    until(lambda: handle.status(live=False).status == "running", what="the job to run")
     awaited(handle, 5, "first", "second")
     command = [sys.executable, "-m", "sardonyx", "clock", handle.id, "--watch", "--json"]
     env = {**os.environ, **house.settings.environment()}
