@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,23 @@ def test_an_idle_partition_holds_no_clock_back(house: House, tmp_path: Path) -> 
     house.put(topic, 1, *rows(200))
     awaited(handle, 195, "first", "second")
     house.clear()
+
+
+def test_watching_a_clock_repeats_until_the_job_has_ended(house: House, tmp_path: Path) -> None:
+    """`--watch` shows the clock as it goes on, with `--json` each look as a line, and ends well by itself."""
+    topic = house.make_topic("watched")
+    house.fill(topic, *rows(10, 10))
+    handle = house.submit(tmp_path, text(topic))
+    until(lambda: handle.status(live=False).status == "running", what="the job to run")
+    awaited(handle, 5, "first", "second")
+    command = [sys.executable, "-m", "sardonyx", "clock", handle.id, "--watch", "--json"]
+    env = {**os.environ, **house.settings.environment()}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        looks = (json.loads(line) for line in watch.stdout)
+        assert next(looks)["clock"] == at(5)
+        house.fill(topic, *rows(30, 30))
+        assert next(look for look in looks if look["clock"] != at(5))["clock"] == at(25)
+        handle.stop()
+        assert all(look["clock"] in (at(25), None) for look in looks)
+        assert watch.wait(60) == 0

@@ -19,7 +19,7 @@ from tests.waiting import until
 JOB = """
 import fcntl
 from pathlib import Path
-from sardonyx import Job, kafka
+from sardonyx import Job, kafka, ordinal
 
 class Loses:
     # Takes one message out between the link's sink and the transaction, as if the broker had lost it after the commit.
@@ -57,7 +57,7 @@ def same(row: dict) -> dict:
     return row
 
 job = Job("loss", partitions=2)
-read = job.input("read", kafka("{topic}", schema="n long", start="earliest", end="latest"))
+read = job.input("read", kafka("{topic}", schema="n long", start="earliest", end="latest"){time})
 first = job.task("first", same, after=read, batch_size=4, max_peers=1, lifecycle=Loses)
 second = job.task("second", same, after=first, batch_size=1000, lifecycle=Held)
 job.output("out", kafka("{topic}-out"), after=second)
@@ -78,7 +78,7 @@ def held_job(house: House, folder: Path, lost: str) -> Iterator[JobHandle]:
     hold = folder / "hold"
     with hold.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield house.submit(folder, JOB.format(lost=lost, hold=hold, topic=topic))
+        yield house.submit(folder, JOB.format(lost=lost, hold=hold, topic=topic, time=', time=ordinal("nr")'))
 
 
 def audit(house: House, handle: JobHandle, code: int = 0) -> dict[str, Any]:
@@ -109,6 +109,7 @@ def test_a_message_that_is_lost_in_the_middle_is_named(house: House, tmp_path: P
     assert error.where["count"] == "1"
     assert error.where["writer"] in error.message
     assert handle.status().status == "failed"
+    assert "SX-CLOCK-GONE" in house.call("clock", handle.id).stderr, "the clock has stopped with the job"
 
 
 @pytest.mark.gate
@@ -175,7 +176,7 @@ def test_rows_that_are_lost_in_a_loop_fail_it(house: House, tmp_path: Path) -> N
     topic = house.make_topic(f"loss-{tmp_path.name}")
     house.put(topic, 0, *(json.dumps({"n": n}).encode() for n in range(ROWS)))
     (tmp_path / "hold").touch()
-    job = JOB.format(lost=END, hold=tmp_path / "hold", topic=topic)
+    job = JOB.format(lost=END, hold=tmp_path / "hold", topic=topic, time="")
     begins = 'def never(row: dict) -> bool:\n    return False\n\nagain = job.cycle("loop", after=read)\nfirst = job.task("first"'
     job = job.replace('first = job.task("first"', begins).replace("same, after=read", "same, after=again")
     handle = house.submit(tmp_path, job + "again.feedback(second.where(never))\n")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from sardonyx import sql
 from sardonyx.connectors.sql.state import ENTRIES, SHARDS
+from sardonyx.core.stores import SqlStore
+from sardonyx.state.base import Store
 from sardonyx.testing import Cluster, kill_at
+from sardonyx.testing.store_conformance import StoreSuite
+from tests.core.test_sql_state import Reread
 from tests.postgres import PASSWORD_ENV, Postgres, postgres
 from tests.proxy import Proxy
 from tests.services.test_windows import QUICK, check, closed, counting, expected, found, rows
@@ -25,6 +32,21 @@ from tests.waiting import until
 def server() -> Iterator[Postgres]:
     with postgres() as started:
         yield started
+
+
+class TestConformance(StoreSuite):
+    """PostgreSQL keeps to what every store of state must keep to, with all types of columns."""
+
+    histories = 5
+    shards: ClassVar = itertools.count(1_000_000)
+    """Each store is a shard of its own, beside those of the other tests."""
+
+    @pytest.fixture(autouse=True)
+    def _database(self, server: Postgres) -> None:
+        self.store = SqlStore(url=server.url, password_env=PASSWORD_ENV)
+
+    def make(self, schema: pa.Schema) -> Store:
+        return Reread(schema, self.store, next(self.shards))
 
 
 def test_a_file_of_sqlite_keeps_windows(seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,10 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sardonyx import Count, Job, Max, Sum, event_time, kafka, session, tumbling
+from sardonyx import Count, Job, Max, Sum, event_time, kafka, kafka_time, session, tumbling
+from sardonyx.cli.profile import read_profile
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at, run_job
 from tests.plain_store import CODE
 from tests.waiting import until
@@ -71,7 +75,9 @@ def check(given: Iterable[dict], results: Sequence[dict]) -> None:
     assert found(results) == expected(given)
 
 
-def counting(topic: str, out: str, end: str | None = "latest", store: Any = "memory") -> Job:
+def counting(
+    topic: str, out: str, end: str | None = "latest", store: Any = "memory", max_peers: int | None = None
+) -> Job:
     job = Job("counting", partitions=3)
     read = job.input(
         "read",
@@ -87,6 +93,7 @@ def counting(topic: str, out: str, end: str | None = "latest", store: Any = "mem
         aggregate={"hits": Count(), "total": Sum("n"), "most": Max("n")},
         batch_size=200,
         store=store,
+        max_peers=max_peers,
     )
     job.output("out", kafka(out, key="user"), after=windows, batch_size=200)
     return job
@@ -148,6 +155,64 @@ def test_windows_of_an_unbounded_job_close_with_the_clock(seed: int, sardonyx_cl
         wanted = closed(given)
         until(lambda: wanted.items() <= found(cluster.records(out)).items(), what="the windows to close")
         handle.kill()
+
+
+def test_windows_by_the_timestamps_of_the_records(
+    seed: int, tmp_path: Path, sardonyx_clusters: Callable[..., Cluster]
+) -> None:
+    """With `kafka_time` a row counts in the window of the timestamp that its producer gave its record, whatever dies. A replay of
+    a range begins where Kafka's index says. The profile of the peers says what it took to make the state again.
+    """
+    metrics = tmp_path / "metrics.json"
+    begin = int(time.time()) // SIZE * SIZE - 3_600  # Kafka deletes what is older than a week
+    given = []
+    for row in rows(seed, 4_000):
+        at = round(datetime.fromisoformat(row["at"]).timestamp() - START + begin, 3)
+        given.append({**row, "at": _iso(at)})
+    with sardonyx_clusters(**QUICK, **{"metrics.file": str(metrics)}) as cluster:
+        topic, out = cluster.topic("in"), cluster.topic("out")
+        producer = Producer({**cluster.settings.kafka.client(), "enable.idempotence": True})
+        for number, row in enumerate(given):
+            value = json.dumps({"user": row["user"], "n": row["n"]}).encode()
+            stamp = round(datetime.fromisoformat(row["at"]).timestamp() * 1000)
+            producer.produce(topic, value, partition=number % 2, timestamp=stamp)
+        assert producer.flush(120) == 0
+        cluster.peers(6, faults=[kill_at("apply-state", 2)])
+        job = cluster.run(stamped(topic, out), timeout="6 min").id
+        results = cluster.records(out)
+        first, last = (datetime.fromtimestamp(begin + number * SIZE, UTC) for number in (1, 3))
+        planned = cluster.client.job(job).replaying(first, last)
+        again = cluster.client.job(job).replay(first, last)
+        assert again.await_completion(300).status == "completed"
+        replayed = cluster.records(f"{out}.again")
+    check(given, results)
+    within = [row for row in given if first <= datetime.fromisoformat(row["at"]) < last]
+    check(within, replayed)
+    assert len(within) < planned.reads[topic] < len(given)
+    stamps = {datetime.fromisoformat(row["at"]) for row in given}
+    assert all(datetime.fromisoformat(row["latest"]) in stamps for row in results), "the column holds the timestamps"
+    (counted,) = (each for each in read_profile(metrics, job) if each.task == "count")
+    assert min(counted.seconds[step] for step in ("restore", "state")) > 0
+
+
+def stamped(topic: str, out: str) -> Job:
+    job = Job("stamped", partitions=3)
+    read = job.input(
+        "read",
+        kafka(topic, schema="user string, n long", start="earliest", end="latest"),
+        time=kafka_time("at", delay=f"{DELAY} s"),
+        batch_size=200,
+    )
+    windows = job.window(
+        "count",
+        tumbling(f"{SIZE} s"),
+        after=read,
+        group_by="user",
+        aggregate={"hits": Count(), "total": Sum("n"), "most": Max("n"), "latest": Max("at")},
+        batch_size=200,
+    )
+    job.output("out", kafka(out, key="user"), after=windows, batch_size=200)
+    return job
 
 
 def summed(rows: pa.Table) -> pa.Table:
