@@ -36,6 +36,9 @@ PAGES = {
     "entry": "/log/31",
     "nothing": "/jobs/nix",
 }
+DRAWN = """() => import("/static/store.js").then(({ redraw }) => {
+    redraw(); return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))); })"""
+"""Waits until the page was drawn once more, as it is each second."""
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,39 @@ def test_a_problem_says_what_to_do(tab: Tab) -> None:
     page.locator("tbody a").first.wait_for()
 
 
+def test_fields_that_are_filled_one_after_the_other_are_asked_for_together(tab: Tab) -> None:
+    """What stands in a field stays while the page is drawn and the focus is elsewhere, also while a button is pressed. The
+    address says all of it, and going back empties the form.
+    """
+    page = tab.open("/log")
+    page.locator("#filter-job").fill("doubles-sof2db")
+    page.evaluate(DRAWN)
+    page.locator("#filter-kind").fill("ack")
+    page.evaluate(DRAWN)
+    page.get_by_role("button", name="show", exact=True).hover()
+    page.mouse.down()
+    page.evaluate(DRAWN)
+    page.mouse.up()
+    page.wait_for_url("**/log?job=doubles-sof2db&kind=ack")
+    until(lambda: set(page.locator(".entries .kind").all_inner_texts()) == {"ack"}, what="entries of this kind only")
+    page.locator("#filter-mark").select_option("what went wrong")
+    page.get_by_role("button", name="show", exact=True).click()
+    page.wait_for_url("**&mark=incident")
+    page.go_back()
+    page.go_back()
+    page.wait_for_url("**/log")
+    until(
+        lambda: [page.locator(f"#filter-{name}").input_value() for name in ("job", "kind", "mark")] == ["", "", ""],
+        what="an empty form",
+    )
+
+
+def test_an_address_that_cannot_be_decoded_has_a_page(tab: Tab) -> None:
+    """It says that there is no such job."""
+    page = tab.open("/jobs/%")
+    page.get_by_text("SX-JOB-UNKNOWN").wait_for()
+
+
 def test_when_the_server_is_gone_the_page_says_so_and_greys_out(chromium: Any, tmp_path: Path) -> None:
     """It keeps what it shows, and says since when that is not live. When the server is back, so is the page."""
     port = 0
@@ -204,4 +240,26 @@ def test_a_stream_that_is_cut_alone_is_said_and_begun_again(chromium: Any, tmp_p
             assert page.locator(".node").count() == 4
             page.locator(".notice.bad").wait_for(state="detached")
             assert not page.evaluate("document.documentElement.classList.contains('stale')")
+            tab.close()
+
+
+def test_a_stream_that_is_silent_is_said_and_begun_again(chromium: Any, tmp_path: Path) -> None:
+    """The connection stays and nothing comes, as after a laptop slept. After 40 s, which pass at once here, the page says since
+    when it is not live; it is live again by itself.
+    """
+    command = [sys.executable, "-m", "sardonyx", "web", "--replay", str(REPORT), "--port", "0"]
+    with start_child([*command, "--allow-host", "127.0.0.1"], name="web", log_path=tmp_path / "web.log") as child:
+        found = until(lambda: ADDRESS.search(child.log_tail(50)), what="the pages to be served")
+        with Proxy(found[0].removeprefix("http://").rstrip("/")) as proxy:
+            tab = Tab(chromium, f"http://{proxy.address}")
+            tab.page.clock.install()
+            page = tab.open(JOB)
+            page.locator(".node").first.wait_for()
+            proxy.lose_replies()
+            assert page.locator(".notice.bad").count() == 0
+            page.clock.fast_forward(41_000)
+            page.locator(".notice.bad").wait_for()
+            assert page.locator(".node").count() == 4
+            proxy.cut()
+            page.locator(".notice.bad").wait_for(state="detached")
             tab.close()
