@@ -55,6 +55,8 @@ class PlannedCheckpoints(NamedTuple):
     """Times of which the state after the batch is the checkpoint."""
     given_up: frozenset[int]
     clock: int
+    more: bool
+    """Whether a further batch gives what is due by the clock: what the checkpoint counts as given would be lost with this job."""
 
     @property
     def undo(self) -> UndoChange:
@@ -64,11 +66,13 @@ class PlannedCheckpoints(NamedTuple):
         """What stands once the batch is committed with this mark. ``complete``: the log holds all of the state. Otherwise the
         times that have passed have no checkpoint.
         """
-        left = tuple(time for time in self.due.after.pending if time not in self.given_up)
+        passed = [time for time in self.due.times if time <= self.clock and time not in self.given_up]
+        waits = {*self.due.after.pending, *(passed if self.more else ())} - self.given_up
+        left = tuple(sorted(waits))
         new = [
             Bookmark(time, time, *mark, any(table.num_rows for table in self.whole[time].values()))
-            for time in self.due.times
-            if time <= self.clock and time not in self.given_up
+            for time in passed
+            if not self.more
         ]
         if self.passed:
             new.append(Bookmark(self.passed[0], self.passed[-1], *mark))
@@ -118,13 +122,15 @@ class CheckpointPlans:
         for time in found.times:
             undo = shard.undo.get(time, {})
             try:
-                changed[time] = self._differs(time, undo, asked, answer, list(zip(reads, times, strict=True)))
+                came = zip(reads, times, strict=True) if time > before else ()  # what comes after Tc is not in it
+                changed[time] = self._differs(time, undo, asked, answer, list(came))
             except FunctionError as error:  # for rows that it took in the order in which they came
                 log.warning("checkpoint_given_up", at=time, partition=asked.number, error=str(error))
                 given_up.add(time)
                 continue
             whole[time] = {**undo, **{name: after(undo.get(name), new) for name, new in changed[time].items()}}
-        return PlannedCheckpoints(found, self._every, whole, changed, passed, frozenset(given_up), asked.clock)
+        given_up_ = frozenset(given_up)
+        return PlannedCheckpoints(found, self._every, whole, changed, passed, given_up_, asked.clock, answer.more)
 
     def _differs(
         self, time: int, undo: Undo, asked: Asked, answer: Answer, reads: Sequence[tuple[Read, Numbers]]

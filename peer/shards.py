@@ -313,12 +313,13 @@ class Shards:
                         counts[partition] = counts.get(partition, 0) + 1
                         failed.append(bad)
                         continue
-                    rows, own = self._not_before(*block.decode_clocked(message.value()), link)
+                    written, own = block.decode_clocked(message.value())
+                    rows, own = self._not_before(written, own, link)
                     own = None if own is None else np.maximum(own, stated)
                     alone = len(self._links) == 1
                     clock = stated if alone else min(batch.clocks[p].value for p in self._partitions(partition.number))
                     piece = Piece(rows, clock, own if alone else None)
-                    counts[partition] = counts.get(partition, 0) + rows_in(rows)
+                    counts[partition] = counts.get(partition, 0) + rows_in(written)  # it has read all that was written
                     found.setdefault(partition.number, []).append(Read(number, piece, message, stated, own))
         return found
 

@@ -72,7 +72,8 @@ def shards_of(
             share = share_of(stage.task, known.partitions) if known.reshards else None
             adopts = AdoptedState(adopted, state_topic(replace_fields(state, topic=adopted.topic)), share)
         changes = stage.task.graph is not None and stage.task.graph.window is not None
-        truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None)
+        since = next((facts[link.name].since for link in stage.ingress), None)  # of all links the same
+        truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None, since)
     else:
         return None
     most = stage.task.rows_per_batch

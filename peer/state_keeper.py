@@ -95,7 +95,7 @@ class StateKeeper(Protocol):
     topic: str
     """Where the messages go that a shard plans."""
     since: int | None
-    """The time of the checkpoint of an earlier job that its job goes on from; None: it does not."""
+    """The time of the checkpoint of an earlier job that its job goes on from, by way of others perhaps; None: it does not."""
     begun: int | None
     """It has no checkpoint at this time or before, as it began with the state of an earlier job; None: it began with nothing."""
 
@@ -122,16 +122,23 @@ class TopicKeeper:
         topic: its records.
         adopts: the state of an earlier job that it begins with, if its job goes on from a checkpoint.
         entries: how the log is kept short, if not as for most tasks; the size of the entries decides.
+        since: the time of the checkpoint, if an earlier job went on from it, and this one from the end of that; None: that of
+            ``adopts``.
     """
 
     def __init__(
-        self, link: Link, topic: StateTopic, adopts: AdoptedState | None = None, entries: Entries | None = None
+        self,
+        link: Link,
+        topic: StateTopic,
+        adopts: AdoptedState | None = None,
+        entries: Entries | None = None,
+        since: int | None = None,
     ) -> None:
         self.topic = link.topic
         self._entries = entries
         self._log = topic
         self._adopts = adopts
-        self.since = None if adopts is None else adopts.at
+        self.since = since if since is not None or adopts is None else adopts.at
         self.begun = None if adopts is None else adopts.begun
 
     def may_follow(self, mark: Mark) -> bool:

@@ -146,7 +146,9 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
             graph = changes.state.plans[event.job].graph
             facts = continued(graph, event.links, job.begins, _made_anew(changes.state, job, event.topics))
             if job.borrows:
-                facts = adopting(graph, facts, job.adopts, job.resumes_at, job.clocks)
+                before = changes.state.jobs.get(job.resumes) if changes.state.rules > 3 else None
+                earlier = (before.facts if before is not None else None) or {}
+                facts = adopting(graph, facts, job.adopts, job.resumes_at, job.clocks, earlier)
         except InputError as error:
             changes.end(event.job, "failed", failure_of(error, where={"job": event.job}))
             job.links = "made"

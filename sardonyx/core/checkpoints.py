@@ -21,6 +21,8 @@ from sardonyx.core.clocks import NEVER
 
 KEPT = 12
 """Bookmarks that a shard keeps at most. They stand in the text of its position."""
+_BEHIND = 2
+"""Multiples that the clock has passed, and whose results are not all given, that a shard keeps apart at most: the last ones."""
 REACH = 64
 """A bookmark that is older than so many steps is not kept. The state log must hold all since the oldest."""
 
@@ -44,7 +46,8 @@ class Checkpoints(NamedTuple):
     """What a shard knows of its checkpoints after a commit. It is committed with the position.
 
     ``start``: right before the first row; no multiple up to it is taken. ``top``: the greatest time that it has been given, in a
-    row or as its clock. ``pending``: multiples that ``top`` has passed and the clock has not. ``kept``: in the order of time.
+    row or as its clock. ``pending``: multiples that ``top`` has passed and the clock has not, or of which not all results are
+    given that were due by then. ``kept``: in the order of time.
     """
 
     start: int = NEVER
@@ -122,7 +125,8 @@ def due(known: Checkpoints, every: int, given: Given) -> Due:
         return Due(step, (), known._replace(top=top))
     while len(multiples(step, low, top)) > 2:
         step *= 2
-    times = tuple(t for t in multiples(step, low, top) if t > known.top or t in known.pending)
+    behind = tuple(t for t in known.pending if t <= given.before)[-_BEHIND:]
+    times = behind + tuple(t for t in multiples(step, low, top) if t > known.top or t in known.pending)
     left = tuple(t for t in times if t > given.clock)
     return Due(step, times, Checkpoints(start, top, left, known.kept))
 

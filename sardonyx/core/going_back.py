@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -218,8 +219,12 @@ def adopting(
     adopts: Mapping[str, Adopted],
     at: int | None,
     clocks: Mapping[str, list[tuple[int, int]]],
+    before: Mapping[str, LinkFacts] = MappingProxyType({}),
 ) -> dict[str, LinkFacts]:
     """The facts of the links of a job that goes on with the states of another one.
+
+    That one may have gone on from a checkpoint itself, and may have been stopped before it had read again what is behind it. So
+    this job leaves the same rows out: the state holds them.
 
     Args:
         graph: of the new job.
@@ -227,11 +232,17 @@ def adopting(
         adopts: with what its tasks begin.
         at: the time of the checkpoint that it goes on from; None: where the other one was stopped.
         clocks: then, the clocks of links.
+        before: of the links of the other job.
     """
+    since = at
+    if at is None:
+        since = max((each.since for each in before.values() if each.since is not None), default=None)
     read = {link.name for stage in graph.stages for link in stage.ingress if link.kind in ("input", "internal")}
     queues = {link.name for stage in graph.stages for link in stage.ingress if link.kind == "internal"}
     found = {
-        name: replace(known, since=at, clocks=_clocks(known.partitions, clocks.get(name), resized=name in queues))
+        name: replace(
+            known, since=since, clocks=_clocks(known.partitions, clocks.get(name), since, resized=name in queues)
+        )
         if name in read
         else known
         for name, known in facts.items()
@@ -245,13 +256,17 @@ def adopting(
     return found
 
 
-def _clocks(partitions: int, known: list[tuple[int, int]] | None, *, resized: bool) -> list[tuple[int, int]] | None:
-    """With which clocks the partitions of a link begin, given those of the earlier job.
+def _clocks(
+    partitions: int, known: list[tuple[int, int]] | None, since: int | None, *, resized: bool
+) -> list[tuple[int, int]] | None:
+    """With which clocks the partitions of a link begin, given those of the earlier job; none is before ``since``.
 
     A queue that was read to its end has the same clock in all its partitions, since what is stated goes into each. So if it has
     another number of them now, each begins with the least: then no row is late that was not. Partitions that were added to a
     user's topic have no clock yet.
     """
+    if known is not None and since is not None:
+        known = [(seen, max(value, since)) for seen, value in known]
     if known is None or not resized or len(known) == partitions:
         return known
     return [

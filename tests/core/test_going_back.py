@@ -145,7 +145,7 @@ def resumed(
             for stage in old.graph.stages
         }
         facts = continued(new.graph, new.facts, positions)
-        new.facts = adopting(new.graph, facts, adopted_at_end(end, topics), None, end.clocks)
+        new.facts = adopting(new.graph, facts, adopted_at_end(end, topics), None, end.clocks, old.facts)
     else:
         facts = continued(new.graph, new.facts, begins_of(point, old.graph, old.facts))
         new.facts = adopting(new.graph, facts, adopted_by(point, topics), point.at, {})

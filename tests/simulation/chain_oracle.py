@@ -90,6 +90,12 @@ class ChainOracle(TimeOracle):
             f"{name} goes on from {job.resumes_at}: it was to from {wanted}, of {known}"
         )
 
+    def since(self, leg: Leg | None) -> int | None:
+        """The time of the checkpoint from which a job, or the last one before it that did, goes on; None: there is none."""
+        while leg is not None and leg.at is None:
+            leg = self.legs.get(leg.before)
+        return None if leg is None else leg.at
+
     def job_of(self, link: Link) -> str:
         """The job that a link belongs to."""
         return link.topic.split(".")[1]
@@ -155,13 +161,13 @@ class ChainOracle(TimeOracle):
 
     def _rows(self, leg: Leg, link: Link, number: int) -> Iterator[tuple[dict[str, Any], int, int]]:
         """The rows that came to a shard, each with its time and the clock before it, without those that a checkpoint holds."""
-        clock = first_clock(leg.facts[link.name], number).value
+        clock, since = first_clock(leg.facts[link.name], number).value, self.since(leg)
         for said, table in blocks(self.kafka.broker.logs[Partition(link.topic, number)]):
             clock = max(clock, said)
             if table is None or not table.num_rows:
                 continue
             for row, at in zip(table.to_pylist(), times_on(link, table), strict=True):
-                if leg.at is None or SLICE in row or at >= leg.at:
+                if since is None or SLICE in row or at >= since:
                     yield row, at, max(clock, row.get(BEFORE, clock))
 
     # In the end
@@ -212,7 +218,7 @@ class ChainOracle(TimeOracle):
                         count += row.get(ROWS, 1)
                         if "n" in row:
                             seen[row["n"]] += 1
-                            assert leg.at is None or row["at"] >= leg.at, f"{leg.job} has worked {row}, before {leg.at}"
+                            assert since is None or row["at"] >= since, f"{leg.job} has worked {row}, before {since}"
         assert seen <= Counter(list(rows)), f"{jobs} have worked rows {+(seen - Counter(list(rows)))} twice"
         assert count <= len(rows), f"{jobs} have worked {count} rows, and there are {len(rows)}"
         if is_last:
@@ -237,7 +243,7 @@ class ChainOracle(TimeOracle):
         self._against_the_rows(self.counted(segments[-1][-1].job, tasks[0].name).counts)
         for key, count in found.counts.items():
             beyond = 0 if key in own and len(tasks) == 1 else found.passed[key]
-            self._window(key, range(count, count + beyond + 1), held.get(key, {}), found, given=key in own)
+            self._window(key, range(count, count + beyond + 1), held.get(key, {}), found, own.get(key, {}))
 
     def _counting(self, job: str) -> list[Stage]:
         """The tasks of a job that have windows: one, or a second one that adds up the results of the first."""
@@ -276,13 +282,15 @@ class ChainOracle(TimeOracle):
             close = key[1] + size + grace + allowed
             assert since is None or close > since, f"{key} is given again, and had closed before {since}"
 
-    def _window(self, key: Window, counts: range, panes: dict[int, Any], found: Counted, *, given: bool) -> None:
-        """``panes``: all, without those that were taken back since they were ``given`` again."""
+    def _window(self, key: Window, counts: range, panes: dict[int, Any], found: Counted, given: dict[int, Any]) -> None:
+        """``panes``: all, without those that were taken back since they were ``given`` again. One that was final may be followed
+        by others: a checkpoint before the end of the window counts it as an early one.
+        """
         assert panes, f"{key} has no result, and {counts[0]} rows"
         assert sorted(panes) == list(range(len(panes))), f"panes of {key} are missing: {sorted(panes)}"
         hits = panes[max(panes)]["hits"]
         assert hits in counts, f"{key} counts {hits}, and should {counts[0]} to {counts[-1]}"
-        finals = sum(row["final"] for row in panes.values())
+        finals = sum(row["final"] for row in given.values())
         assert not given or finals == (key in found.closing), f"{key} has {finals} final results: {panes}"
 
     def _against_the_rows(self, counts: Counter[Window]) -> None:

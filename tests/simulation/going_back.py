@@ -96,7 +96,7 @@ class GoingBackWorld(TimedWorld):
         facts = leg.facts[link.name]
         before = self.oracle.base(leg, stage.name).counts
         own = Counter({w: n for w, n in before.items() if partition_of(w[0], facts.partitions) == number})
-        return own, first_clock(facts, number).value, leg.at
+        return own, first_clock(facts, number).value, self.oracle.since(leg)
 
     def _make_kafka(self) -> GoingBackKafka:
         return GoingBackKafka(self.sim)
