@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from sardonyx.core import node_paths
-from sardonyx.core.back_pressure import holds
-from sardonyx.core.notes import TaskNote
+from sardonyx.core.back_pressure import holds, is_stopping
+from sardonyx.core.notes import LinksNote, TaskNote
 
 if TYPE_CHECKING:
     from peer.prepared_task import PreparedTask
@@ -58,15 +58,23 @@ class BackPressure:
             self._unread.close()
 
     def _is_held_by(self, link: str, unread: int | None) -> bool:
-        bound, goes_on = self._work.bounds[link], self._work.goes_on
-        if not holds(unread, bound, is_read=True, goes_on=goes_on):
+        if not holds(unread, self._work.bounds[link], is_read=True, goes_on=True):
             return False
-        return goes_on or holds(unread, bound, is_read=self._is_read(link), goes_on=goes_on)
+        return self._is_read(link) or self._goes_on()
 
     def _is_read(self, link: str) -> bool:
         task = self._work.readers[link].name
         data = self._zk.read(node_paths.job_task(self._work.assignment.job, task))
         return data is not None and bool(msgspec.json.decode(data, type=TaskNote).peers)
+
+    def _goes_on(self) -> bool:
+        """Whether the job goes on by now. Peers of tasks behind its inputs keep these when a user stops it, and from then on
+        it gives the reader of a full queue a peer only when the writer is complete.
+        """
+        if not self._work.goes_on:
+            return False
+        data = self._zk.read(node_paths.job_links(self._work.assignment.job))
+        return data is not None and not is_stopping(msgspec.json.decode(data, type=LinksNote).links)
 
 
 __all__ = ["BackPressure"]

@@ -8,6 +8,7 @@ no batch. So its own queues fill, and if they have bounds, too, the tasks before
 1. a queue within a loop, which holds no task: of two tasks that wait for each other none would ever go on;
 2. in a job that ends by itself, or is being stopped: a queue whose reader has no peer. Such a job may work its tasks off one
    after the other, each with all the peers that there are, and then the reader gets one only when the writer is complete.
+   A user may stop a job while peers hold its tasks: a peer asks anew as long as a full queue without a reader holds it.
 
 In a job that goes on, a task that is held counts as one that has nothing to read: it gives its peers to tasks of the job that
 have none (``docs/coordination.md``, "Taking turns"), so also to the reader that it waits for.
@@ -63,7 +64,12 @@ def holds(unread: int | None, bound: int, *, is_read: bool, goes_on: bool) -> bo
 
 def goes_on(graph: Graph, facts: Mapping[str, LinkFacts]) -> bool:
     """Whether a job neither ends by itself nor is being stopped: then its peers take turns at its tasks."""
-    return not graph.bounded and not any(known.stops for known in facts.values())
+    return not graph.bounded and not is_stopping(facts)
+
+
+def is_stopping(facts: Mapping[str, LinkFacts]) -> bool:
+    """Whether a job with these links is being stopped."""
+    return any(known.stops for known in facts.values())
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -131,4 +137,4 @@ def held(
     ]
 
 
-__all__ = ["Hold", "bounds_of", "goes_on", "held", "holds"]
+__all__ = ["Hold", "bounds_of", "goes_on", "held", "holds", "is_stopping"]

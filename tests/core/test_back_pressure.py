@@ -16,12 +16,13 @@ from sardonyx import Job, blackhole, generator
 from sardonyx.client.held_tasks import holds_of
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.views import TaskView
+from sardonyx.core import node_paths
 from sardonyx.core.back_pressure import bounds_of, held, holds
 from sardonyx.core.changing import obstacles
 from sardonyx.core.errors import JobInvalid
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Stage, graph_of
-from sardonyx.core.notes import Assignment, TaskNote
+from sardonyx.core.notes import Assignment, LinksNote, TaskNote
 from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
 from sardonyx.core.untouched import untouched
 from sardonyx.job.validate import validate
@@ -323,8 +324,11 @@ def work(broker: Broker, **fields: Any) -> Any:
 
 
 def tree(peers: dict[str, int]) -> Any:
-    note = msgspec.json.encode(TaskNote(state="running", n=1, peers=peers))
-    return SimpleNamespace(read=lambda path: note if path.endswith("/b") else None)
+    notes = {
+        node_paths.job_task("j-1", "b"): TaskNote(state="running", n=1, peers=peers),
+        node_paths.job_links("j-1"): LinksNote({"a.b": LinkFacts(1)}),
+    }
+    return SimpleNamespace(read=lambda path: msgspec.json.encode(notes[path]))
 
 
 def test_a_peer_pauses_while_a_queue_is_full() -> None:
@@ -343,6 +347,18 @@ def test_in_a_job_that_ends_a_queue_holds_only_while_it_is_read(peers: dict[str,
     broker = Broker()
     broker.rows = {"a.b": 10}
     assert BackPressure(work(broker, goes_on=False), tree(peers)).holds is expected
+
+
+def test_a_queue_that_nobody_reads_holds_its_writer_until_the_job_is_stopped() -> None:
+    """The writer keeps its peer then, which was made when the job still went on."""
+    broker, links = Broker(), {"a.b": LinkFacts(1), "a.topic": LinkFacts(1)}
+    notes = {node_paths.job_links("j-1"): LinksNote(links)}
+    zookeeper: Any = SimpleNamespace(read=lambda path: msgspec.json.encode(notes[path]) if path in notes else None)
+    pressure = BackPressure(work(broker), zookeeper)
+    for stops, expected in ((False, True), (True, False)):
+        broker.rows = {"a.b": 10}
+        links["a.topic"] = LinkFacts(1, stops=stops)
+        assert pressure.holds is expected
 
 
 def test_a_task_without_bounds_asks_nobody() -> None:

@@ -90,6 +90,16 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
+def instructions(code: CodeType) -> Iterator[tuple[int, dis.Instruction]]:
+    """Each instruction, and where it begins: a far jump has a prefix, and Python traces both as one, at the prefix."""
+    begins = None
+    for found in dis.get_instructions(code):
+        begins = found.offset if begins is None else begins
+        if found.opname != "EXTENDED_ARG":
+            yield begins, found
+            begins = None
+
+
 def is_condition(code: CodeType, found: dis.Instruction) -> bool:
     return (found.opname == "FOR_ITER" or "_IF_" in found.opname) and text_of(code, found) not in SETTLED
 
@@ -106,14 +116,16 @@ class Watch:
 
     def __init__(self) -> None:
         self.behind: dict[CodeType, dict[int, int]] = {}
-        """Offset of each conditional jump -> that of the instruction behind it, which comes next if it does not jump."""
+        """Where each conditional jump begins -> where the instruction behind it does, which comes next if it does not jump."""
         self.unseen: dict[CodeType, set[tuple[int, bool]]] = {}
         for function in functions():
             for code in nested(function.__code__):
-                row = [found for found in dis.get_instructions(code) if found.opname != "EXTENDED_ARG"]
-                jumps = [pair for pair in itertools.pairwise(row) if is_condition(code, pair[0])]
-                self.behind[code] = {jump.offset: behind.offset for jump, behind in jumps}
-                self.unseen[code] = {(jump.offset, taken) for jump, _ in jumps for taken in (False, True)}
+                row = list(instructions(code))
+                jumps = [
+                    (at, behind) for (at, jump), (behind, _) in itertools.pairwise(row) if is_condition(code, jump)
+                ]
+                self.behind[code] = dict(jumps)
+                self.unseen[code] = {(at, taken) for at, _ in jumps for taken in (False, True)}
 
     def __call__(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         """For sys.settrace: called with each new frame."""
@@ -143,9 +155,9 @@ class Watch:
         return [
             f"{code.co_filename}:{jump.positions.lineno}: {text_of(code, jump)}: {jump.opname} {'' if taken else 'not '}taken"
             for code, unseen in self.unseen.items()
-            for jump in dis.get_instructions(code)
+            for at, jump in instructions(code)
             for taken in (False, True)
-            if (jump.offset, taken) in unseen
+            if (at, taken) in unseen
         ]
 
 

@@ -262,3 +262,13 @@ def test_the_simulation_notices_what_is_written_to_a_queue_after_it_is_closed(mo
     assert played(plan)[1] == ""
     monkeypatch.setattr(SimKafka, "fence", lambda kafka, runtime, slot: runtime.sleep(kafka.sim.rng.random() * 0.05))
     assert "after revision 2 has closed it" in noticed(plan)
+
+
+def test_the_simulation_notices_a_full_queue_that_holds_a_job_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user stops a job of five tasks while its two peers are held by full queues. From then on the tasks get peers one after
+    the other, so the readers of these queues get none before. If a peer does not ask whether its job goes on, it waits forever.
+    """
+    plan = msgspec.json.decode((HERE / "histories/stopped_while_a_queue_is_full.json").read_bytes(), type=Plan)
+    assert played(plan)[1] == ""
+    monkeypatch.setattr(peer.back_pressure.BackPressure, "_goes_on", lambda pressure: pressure._work.goes_on)
+    assert "j is running" in noticed(plan)
