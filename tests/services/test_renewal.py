@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from queues import admin
 from queues.renewal import Renewals
 from sardonyx.core.positions import Partition
-from sardonyx.dev import servers
+from sardonyx.dev import broker
 from sardonyx.dev.services import embedded_services
 from sardonyx.runtime.settings import Settings, load_settings
 from tests.services.one_task import JOB, PARTITIONS, Task, batch_of, commit, work_off
@@ -24,7 +24,7 @@ KEPT = "offsets.retention.minutes=1\noffsets.retention.check.interval.ms=500\n"
 def forgetful() -> Iterator[Settings]:
     """A broker that drops positions a minute after the last member of their group has left."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers, "_BROKER", servers._BROKER.replace("offsets.retention.minutes=525600\n", KEPT))
+        patch.setattr(broker, "_BROKER", broker._BROKER.replace("offsets.retention.minutes=525600\n", KEPT))
         with embedded_services() as found:
             yield load_settings(
                 zookeeper={"hosts": found.zookeeper}, kafka={"bootstrap_servers": found.kafka}, deployment="forgetful"
