@@ -91,7 +91,6 @@ class DatabaseKeeper:
     publishes_first = True
     topic = ""
     """There is no log."""
-    since: int | None = None
     begun: int | None = None
     """No job goes on with a state in a database."""
 

@@ -87,6 +87,7 @@ class Shards:
         now: the machine's clock, in microseconds since 1970.
         sources: of the job, if it keeps its lineage.
         every: if the job has checkpoints, how far they are apart, in microseconds.
+        since: if the job goes on from a checkpoint, its time: the state holds all rows before it, and they are left out.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Shards:
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
         sources: Sources | None = None,
         every: int | None = None,
+        since: int | None = None,
     ) -> None:
         self._operator = operator
         self._checkpoints = None if every is None else CheckpointPlans(operator, stage.ingress, every)
@@ -110,6 +112,7 @@ class Shards:
         """Whether the last plan and the last commit went well."""
         self._links = stage.ingress
         self._keeper = keeper
+        self._since = since
         self._setup = setup
         self._now = now
         self._shards: dict[int, _Shard] = {}
@@ -325,10 +328,9 @@ class Shards:
 
     def _not_before(self, rows: pa.Table, clocks: Times | None, link: Link) -> tuple[pa.Table, Times | None]:
         """Rows of a link, without those that are in the checkpoint that the job goes on from."""
-        since = self._keeper.since
-        if since is None or link.row_time is None or not rows.num_rows or SLICE in rows.column_names:
+        if self._since is None or link.row_time is None or not rows.num_rows or SLICE in rows.column_names:
             return rows, clocks
-        stay = row_times(rows, link.row_time, link.source) >= since
+        stay = row_times(rows, link.row_time, link.source) >= self._since
         return (rows, clocks) if stay.all() else (rows.filter(pa.array(stay)), None if clocks is None else clocks[stay])
 
     def _shard(self, number: int, batch: Batch) -> _Shard:

@@ -72,8 +72,7 @@ def shards_of(
             share = share_of(stage.task, known.partitions) if known.reshards else None
             adopts = AdoptedState(adopted, state_topic(replace_fields(state, topic=adopted.topic)), share)
         changes = stage.task.graph is not None and stage.task.graph.window is not None
-        since = next((facts[link.name].since for link in stage.ingress), None)  # of all links the same
-        truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None, since)
+        truth = TopicKeeper(state, state_topic(state), adopts, LARGE if changes else None)
     else:
         return None
     most = stage.task.rows_per_batch
@@ -96,4 +95,6 @@ def shards_of(
     def now() -> int:
         return int(runtime.wall() * 1_000_000)
 
-    return Shards(stage, operator, truth, setup, now, sources, graph.checkpoint_every)
+    # Links that a change has added say nothing of it. All others of a job say the same.
+    since = next((time for link in stage.ingress if (time := facts[link.name].since) is not None), None)
+    return Shards(stage, operator, truth, setup, now, sources, graph.checkpoint_every, since)

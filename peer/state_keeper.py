@@ -94,8 +94,6 @@ class StateKeeper(Protocol):
 
     topic: str
     """Where the messages go that a shard plans."""
-    since: int | None
-    """The time of the checkpoint of an earlier job that its job goes on from, by way of others perhaps; None: it does not."""
     begun: int | None
     """It has no checkpoint at this time or before, as it began with the state of an earlier job; None: it began with nothing."""
 
@@ -120,10 +118,8 @@ class TopicKeeper:
     Args:
         link: of kind ``state``.
         topic: its records.
-        adopts: the state of an earlier job that it begins with, if its job goes on from a checkpoint.
+        adopts: the state of an earlier job that it begins with, if its job goes on with that.
         entries: how the log is kept short, if not as for most tasks; the size of the entries decides.
-        since: the time of the checkpoint, if an earlier job went on from it, and this one from the end of that; None: that of
-            ``adopts``.
     """
 
     def __init__(
@@ -132,13 +128,11 @@ class TopicKeeper:
         topic: StateTopic,
         adopts: AdoptedState | None = None,
         entries: Entries | None = None,
-        since: int | None = None,
     ) -> None:
         self.topic = link.topic
         self._entries = entries
         self._log = topic
         self._adopts = adopts
-        self.since = since if since is not None or adopts is None else adopts.at
         self.begun = None if adopts is None else adopts.begun
 
     def may_follow(self, mark: Mark) -> bool:
@@ -151,7 +145,7 @@ class TopicKeeper:
         if self._adopts is not None and (mark is None or mark.base == 0):
             left = self._adopts.fill(number, stores, by_rows)
             mark = mark or (Mark(*FIRST_COMMIT) if left is not None else None)
-            log.info("state_adopted", partition=number, count=len(stores), at=self.since)
+            log.info("state_adopted", partition=number, count=len(stores), at=self._adopts.at)
         end = self._log.end(number)  # after the position was asked for: see `queues.state_topics`
         restore = Restore(
             mark, stores.all, topic=self.topic, partition=number, others=by_rows, make=stores.open, begun=left

@@ -30,6 +30,7 @@ from sardonyx.core.events import (
     JobSubmitted,
     LastCommits,
     LettersClaimed,
+    LinkFacts,
     LinkLost,
     LinksCreated,
     LinksDeleted,
@@ -146,8 +147,7 @@ def _links_created(changes: ChangeSet, event: LinksCreated) -> None:
             graph = changes.state.plans[event.job].graph
             facts = continued(graph, event.links, job.begins, _made_anew(changes.state, job, event.topics))
             if job.borrows:
-                before = changes.state.jobs.get(job.resumes) if changes.state.rules > 3 else None
-                earlier = (before.facts if before is not None else None) or {}
+                earlier = _earlier_facts(changes.state, job)
                 facts = adopting(graph, facts, job.adopts, job.resumes_at, job.clocks, earlier)
         except InputError as error:
             changes.end(event.job, "failed", failure_of(error, where={"job": event.job}))
@@ -164,6 +164,12 @@ def _made_anew(state: State, job: Job, now: Mapping[str, str]) -> set[str]:
     """The topics that have another id than when the job was submitted that this one goes on from."""
     before = state.jobs.get(job.resumes)
     return set() if before is None else other_topics(before.topics, now)
+
+
+def _earlier_facts(state: State, job: Job) -> Mapping[str, LinkFacts]:
+    """The facts of the links of the job that this one goes on from. By rules before 4 it goes by none of them."""
+    before = state.jobs.get(job.resumes) if state.rules > 3 else None
+    return {} if before is None else before.facts or {}
 
 
 def _links_of_change(changes: ChangeSet, event: LinksCreated, spec: JobSpec) -> None:

@@ -1,8 +1,8 @@
 """A daemon that starts before its services do: it imports its code, and then reads its settings from its standard input.
 
 ``run`` and ``dev`` start their daemons in this way (:mod:`sardonyx.dev.daemons`): ``python -m sardonyx.cli.early_daemon peer``
-becomes ``sardonyx peer`` with these settings in its environment. It does not ask whether the services answer: whoever starts it
-has seen ZooKeeper answer, and Kafka may still be starting.
+becomes ``sardonyx peer`` with these settings in its environment. The daemon does not ask whether the services answer: ``run`` or
+``dev`` has seen ZooKeeper answer before it sends the settings, and Kafka may still be starting.
 """
 
 from __future__ import annotations

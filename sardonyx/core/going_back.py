@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -219,12 +218,12 @@ def adopting(
     adopts: Mapping[str, Adopted],
     at: int | None,
     clocks: Mapping[str, list[tuple[int, int]]],
-    before: Mapping[str, LinkFacts] = MappingProxyType({}),
+    earlier: Mapping[str, LinkFacts],
 ) -> dict[str, LinkFacts]:
     """The facts of the links of a job that goes on with the states of another one.
 
-    That one may have gone on from a checkpoint itself, and may have been stopped before it had read again what is behind it. So
-    this job leaves the same rows out: the state holds them.
+    The other job may have gone on from a checkpoint itself, and may have been stopped before it had read again what comes after
+    that. So this job leaves out the same rows as that one: the state holds them.
 
     Args:
         graph: of the new job.
@@ -232,11 +231,11 @@ def adopting(
         adopts: with what its tasks begin.
         at: the time of the checkpoint that it goes on from; None: where the other one was stopped.
         clocks: then, the clocks of links.
-        before: of the links of the other job.
+        earlier: the facts of the other job's links. With ``at`` they do not count.
     """
     since = at
     if at is None:
-        since = max((each.since for each in before.values() if each.since is not None), default=None)
+        since = max((each.since for each in earlier.values() if each.since is not None), default=None)
     read = {link.name for stage in graph.stages for link in stage.ingress if link.kind in ("input", "internal")}
     queues = {link.name for stage in graph.stages for link in stage.ingress if link.kind == "internal"}
     found = {

@@ -35,7 +35,7 @@ class _Stream:
         self.woken.set()
 
 
-def _ours(error: Exception) -> SardonyxError:
+def _internal_error(error: Exception) -> SardonyxError:
     return SardonyxError.from_failure(failure_of(error))
 
 
@@ -44,13 +44,15 @@ class Hub:
 
     Args:
         make: makes the JSON of a topic; called in a thread. Raises ``SardonyxError`` if there is no such thing (any more). Any
-            other error of it is logged, and told to those who look at this topic; the others get theirs.
-        ours: makes what is told of such an error.
+            other error of it is a defect: the hub logs it, and sends it to the streams of this topic. Other topics go on.
+        shown: makes of a defect the error that the hub sends.
     """
 
-    def __init__(self, make: Callable[[str], bytes], ours: Callable[[Exception], SardonyxError] = _ours) -> None:
+    def __init__(
+        self, make: Callable[[str], bytes], shown: Callable[[Exception], SardonyxError] = _internal_error
+    ) -> None:
         self._make = make
-        self._ours = ours
+        self._shown = shown
         self._streams: set[_Stream] = set()
         self._frames: dict[str, bytes] = {}
         self._number = 0
@@ -120,9 +122,9 @@ class Hub:
         except Exception as error:  # noqa: BLE001 - a defect in one topic ends no other's news
             from sardonyx.web.problems import problem_of
 
-            told = error if isinstance(error, SardonyxError) else self._ours(error)
-            defect = None if told is error else error
-            data, event = problem_of(told).encode(), "gone"
+            shown = error if isinstance(error, SardonyxError) else self._shown(error)
+            defect = None if shown is error else error
+            data, event = problem_of(shown).encode(), "gone"
         last = self._frames.get(topic)
         body = b"event: " + event.encode() + b'\ndata: {"topic":"' + topic.encode() + b'","data":' + data + b"}\n\n"
         if last is not None and last.partition(b"\n")[2] == body:

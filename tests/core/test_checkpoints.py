@@ -11,7 +11,7 @@ import pytest
 from log_world import Partition
 
 from peer.operators import Answer, Asked, Read, Stores
-from peer.shard_checkpoints import CheckpointPlans, ShardCheckpoints
+from peer.shard_checkpoints import CheckpointPlans, PlannedCheckpoints, ShardCheckpoints
 from queues.block import MAX_BYTES
 from sardonyx.core.checkpoints import (
     KEPT,
@@ -411,6 +411,38 @@ def test_a_shard_without_rows_has_all_times_that_its_clock_passes() -> None:
     assert len(busy.taken) <= KEPT
     both = [shard.position.checkpoints or Checkpoints() for shard in (quiet, busy)]
     assert complete(both, EVERY)[-1] == 19_920
+
+
+def test_a_checkpoint_is_pending_while_results_are_to_be_given() -> None:
+    """Those that are due by its time. Else a job that goes back to it would never give them. Rows that come meanwhile are not in
+    it.
+    """
+    shard = Shard(random.Random(1), CheckpointPlans(Toy(), LINKS, EVERY))
+    shard.batch([(NEVER, [(key, 10, 1) for key in "abcdef"])], 20)
+    for rows in ([], [("a", 100, 7), ("b", 140, 8)]):
+        more, _ = shard._commit([(130, rows)] if rows else [], 130, fate=1.0)
+        known = shard.position.checkpoints or Checkpoints()
+        assert (more, known.pending, known.kept) == (True, (60, 120), ())
+        shard.restored()  # also by the next holder
+    more, _ = shard._commit([], 130, fate=1.0)
+    known = shard.position.checkpoints or Checkpoints()
+    assert (more, known.pending, [mark.first for mark in known.kept]) == (False, (), [60, 120])
+    assert all(shard.at(mark.first, mark) == shard.truth(mark.first) for mark in known.kept)
+
+
+def test_of_the_times_whose_results_are_to_be_given_the_last_two_stay_pending() -> None:
+    """Each costs as much as the batch itself. The others have no checkpoint."""
+    known = Checkpoints(0, 300, (60, 120, 180, 240, 300))
+    found = due(known, EVERY, Given(None, None, 250, 250))
+    assert (found.times, found.after.pending) == ((180, 240, 300), (300,))
+    waits = {time: dict[str, Any]() for time in found.times}
+    planned = PlannedCheckpoints(found, EVERY, waits, {}, range(0), frozenset(), 250, more=True)
+    assert planned.after(Mark(1, 0, 0)).known == Checkpoints(0, 300, (180, 240, 300))
+    given = planned._replace(more=False).after(Mark(1, 0, 0)).known
+    assert given.pending == (300,)
+    assert [given.at(time) is not None for time in (120, 180, 240)] == [False, True, True]
+    lost = planned._replace(given_up=frozenset({180})).after(Mark(1, 0, 0)).known
+    assert (lost.pending, lost.kept) == ((240, 300), ())
 
 
 def test_what_is_kept_is_bounded_in_number_and_in_time() -> None:

@@ -14,12 +14,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from coordinator.core.decide import decide
+from coordinator.core.state import new_state
 from peer.prepared_task import PreparedTask
 from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, tumbling
 from sardonyx.core.checkpoints import Bookmark, Checkpoints
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Checkpointed, JobStatus, LinkFacts, decode_event, encode_event
+from sardonyx.core.events import (
+    FORMAT,
+    OLDEST_RULES,
+    RULES,
+    Acked,
+    AnyEvent,
+    Checkpointed,
+    Completed,
+    Counts,
+    Exhausted,
+    JobStatus,
+    JobStopped,
+    JobSubmitted,
+    LinkFacts,
+    LinksCreated,
+    LinksDeleted,
+    LinksRead,
+    PeerBorn,
+    decode_event,
+    encode_event,
+)
 from sardonyx.core.going_back import (
     KEPT,
     adopted_at_end,
@@ -40,9 +62,11 @@ from sardonyx.core.positions import Partition, Position, continued, of_inputs
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec
-from sardonyx.core.state_points import CheckpointPoint
+from sardonyx.core.state_points import Adopted, CheckpointPoint
 from sardonyx.testing.clocked import ClockedRun
 from sardonyx.testing.engine import DEPLOYMENT, Engine
+from tests.core.test_resume_windows import KEPT as STATES_KEPT
+from tests.core.test_resume_windows import counting
 from tests.sizes import histories
 
 START = datetime(2026, 11, 26, 10, tzinfo=UTC)
@@ -148,7 +172,7 @@ def resumed(
         new.facts = adopting(new.graph, facts, adopted_at_end(end, topics), None, end.clocks, old.facts)
     else:
         facts = continued(new.graph, new.facts, begins_of(point, old.graph, old.facts))
-        new.facts = adopting(new.graph, facts, adopted_by(point, topics), point.at, {})
+        new.facts = adopting(new.graph, facts, adopted_by(point, topics), point.at, {}, old.facts)
     kept = {*(link.topic for link in old.graph.links if link.kind == "input"), *topics.values()}
     for place in old.topics.places():
         if place.topic in kept:
@@ -279,6 +303,69 @@ def test_what_is_not_known_begins_where_the_job_did() -> None:
     assert begins_of(point, graph, facts) == {"read": {"given": [5, 9, 8, 0]}}
     assert last_at([point], 60 * MINUTE - 1) is None
     assert last_at([point, replace(point, at=61 * MINUTE)], 62 * MINUTE).at == 61 * MINUTE
+
+
+def test_a_job_leaves_out_what_the_stopped_one_left_out() -> None:
+    """However many follow each other; and no clock is before the time of that checkpoint. One that goes back has its own time."""
+    graph = graph_of(a_job("j").spec(), DEPLOYMENT, "j")
+    facts = {link.name: LinkFacts(3) for link in graph.links}
+    read = {link.name for stage in graph.stages for link in stage.ingress}
+    adopts = {name: Adopted("log", [(3, 0, 0)] * 3, None, 0) for name in (*GRACE, "seen")}
+    clocks = {name: [(NEVER, NEVER), (70 * MINUTE, 65 * MINUTE), (50 * MINUTE, 40 * MINUTE)] for name in read}
+
+    def goes_on(at: int | None, earlier: Mapping[str, LinkFacts]) -> dict[str, LinkFacts]:
+        return adopting(graph, facts, adopts, at, {} if at is not None else clocks, earlier)
+
+    def times(found: Mapping[str, LinkFacts]) -> dict[str, int]:
+        return {name: each.since for name, each in found.items() if each.since is not None}
+
+    after = goes_on(None, goes_on(60 * MINUTE, facts))
+    for found in (after, goes_on(None, after)):
+        assert times(found) == dict.fromkeys(read, 60 * MINUTE)
+        begun = [(NEVER, 60 * MINUTE), (70 * MINUTE, 65 * MINUTE), (50 * MINUTE, 60 * MINUTE)]
+        assert all(found[name].clocks == begun for name in read)
+    assert times(goes_on(80 * MINUTE, after)) == dict.fromkeys(read, 80 * MINUTE)
+    plain = goes_on(None, facts)
+    assert times(plain) == {}
+    assert all(plain[name].clocks == clocks[name] for name in read)
+
+
+@pytest.mark.parametrize("rules", [OLDEST_RULES, RULES])
+def test_the_coordinator_passes_on_what_is_left_out(rules: int) -> None:
+    """A job goes on from a checkpoint, is stopped, and another one goes on from there. By rules before 4, that one leaves out
+    nothing.
+    """
+    spec = replace(counting(), checkpoint_every="1 min")
+    state = new_state("test", rules=rules)
+    positions = {"read": {"t": [7] * 8}}
+    point = CheckpointPoint(60_000_000, positions, STATES_KEPT.marks)
+
+    def deliver(*events: AnyEvent) -> None:
+        for event in events:
+            decide(state, state.n + 1, event)
+
+    def works(job: str, resumes: str = "", at: int | None = None) -> None:
+        facts = {link.name: LinkFacts(8) for link in graph_of(spec, "test", job).links}
+        submitted = JobSubmitted(job=job, spec=replace(spec, name=job[0]), resumes=resumes, resumes_at=at)
+        deliver(submitted, LinksCreated(job=job, links=facts))
+
+    def stops(job: str) -> None:
+        deliver(JobStopped(job=job))
+        while not state.jobs[job].ended:
+            (peer,) = state.peers
+            assignment = state.assignment(peer).id
+            deliver(Acked(peer=peer, assignment=assignment), Exhausted(peer=peer, assignment=assignment))
+            deliver(Completed(peer=peer, assignment=assignment, positions={}, counts=Counts()))
+        deliver(LinksRead(job=job, positions=positions, checkpoints=[point], end=STATES_KEPT), LinksDeleted(job=job))
+
+    deliver(PeerBorn(peer="P1", format=FORMAT))
+    works("j-1")
+    stops("j-1")
+    works("k-1", "j-1", point.at)
+    stops("k-1")
+    works("l-1", "k-1")
+    known = [{each.since for each in (state.jobs[job].facts or {}).values()} for job in ("j-1", "k-1", "l-1")]
+    assert known == [{None}, {None, point.at}, {None, point.at} if rules > 3 else {None}]
 
 
 def test_a_job_whose_positions_are_gone_goes_back_to_what_the_log_has(seed: int) -> None:

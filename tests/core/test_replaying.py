@@ -117,7 +117,7 @@ def replayed(
             new.facts[link.name] = replace(new.facts[link.name], start=start, end=end)
     topics = state_topics(old.graph)
     if point is not None:
-        new.facts = adopting(new.graph, new.facts, adopted_by(point, topics), point.at, {})
+        new.facts = adopting(new.graph, new.facts, adopted_by(point, topics), point.at, {}, old.facts)
     for place in old.topics.places():
         if place.topic in ("given", *topics.values()):
             for message in old.topics.read(place):

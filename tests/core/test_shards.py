@@ -398,7 +398,7 @@ def test_a_users_own_store_whose_disk_is_full_for_a_while(tmp_path: Path) -> Non
 def test_a_disk_without_room_for_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, number: int, code: str
 ) -> None:
-    """That of the shard, or that of its store: it is told with its code, so that the task waits for room, and leaves nothing."""
+    """That of the shard, or that of its store: by its code the task knows whether to wait for room; no folder is left."""
     made, asked = shard_stores.tempfile.mkdtemp, itertools.count(1)
 
     def mkdtemp(**given: Any) -> str:

@@ -77,7 +77,7 @@ def test_what_replaces_a_safeguard_takes_what_callers_give(
 
 
 def test_a_stale_patch_is_found() -> None:
-    """One argument too few, a keyword that is not known, or a method in the place of a property: each is told."""
+    """One argument too few, a keyword that is not known, or a method in the place of a property: `misfit` names each."""
     assert "too many positional" in misfit(
         lambda shards, batch, counts, failed: None, lambda shards, batch, counts: None
     )
