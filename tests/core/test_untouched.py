@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from sardonyx import Job, event_time, kafka
 from sardonyx.core.changing import numbered
-from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.cycles import standing
+from sardonyx.core.events import RULES, Counts, LinkFacts
+from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.link_counts import Positions
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
 from sardonyx.core.untouched import untouched, used_by
 
 TASKS = ["a", "b", "c", "d"]
@@ -114,6 +117,49 @@ def test_a_reader_of_numbered_queues_stays() -> None:
     assert untouched(new, third, TASKS, known) == ["b", "c", "d"]
     assert [name for name, each in known.items() if each.place is not None] == ["a.b", "a.tap"]
     assert untouched(new, third, TASKS, facts) == ["c", "d"]
+
+
+def a_loop(*more: str) -> JobSpec:
+    """``in -> a -> b -> c -> out``, with a loop from c back to a; ``more``: outputs after b."""
+    edges = [("in", "a"), ("a", "b"), ("b", "c"), ("c", "out"), *(("b", name) for name in more)]
+    tasks = [TaskSpec(name=name, type="function", fn="m:f") for name in "abc"]
+    outs = [TaskSpec(name=name, type="output", connector="blackhole") for name in ("out", *more)]
+    read = TaskSpec(name="in", type="input", connector="kafka", options={"topic": "t"})
+    cycles = [CycleSpec(name="loop", back=[("c", "a")])]
+    return JobSpec(name="loop", workflow=edges, catalog=[read, *tasks, *outs], cycles=cycles)
+
+
+@pytest.mark.parametrize("rules", [3, RULES])
+def test_who_proves_the_end_of_a_loop_knows_how_all_of_it_counts(rules: int) -> None:
+    """Once b counts its rows under numbers, a peer of a that does not know these never finds that the loop has ended, and the job
+    could not be stopped. By rules 3 such a peer stays.
+    """
+    old, new, third = a_loop(), a_loop("tap"), a_loop("other")
+    before, after, last = (graph_of(spec, "d", "j") for spec in (old, new, third))
+    facts = {link.name: LinkFacts(1) for spec in (before, after, last) for link in spec.links}
+    known, places = numbered(before, after, {link.name: facts[link.name] for link in after.links}, 0, 2)
+    cycle = before.cycles[0]
+
+    def read(link: Link, *told: int) -> dict[Partition, Position | None]:
+        return {Partition(link.topic, 0): Position(9, Counts(rows_in=5), told=told)}
+
+    held = {link.name: link for link in after.links}
+    answers: dict[str, Positions] = {
+        "a": {Partition("t", 0): Position(5, Counts(), "end", told=(0,)), **read(held["c.a"], 5)},
+        "b": read(held["a.b"], 5, 5),
+        "c": read(held["b.c"], 5, 5),
+    }
+    assert standing(after, cycle, known, answers).quiescent
+    assert standing(before, cycle, facts, answers).uncounted == ["b.c"]
+    same = ["a", "b", "c", "out"]
+    assert untouched(old, new, same, facts, rules) == (["a", "out"] if rules < 4 else ["out"])
+
+    later, _ = numbered(
+        after, last, {link.name: known.get(link.name, facts[link.name]) for link in last.links}, places, 3
+    )
+    assert standing(last, cycle, later, answers).quiescent
+    assert standing(after, cycle, known, answers).quiescent  # as a peer knows it that stays
+    assert untouched(new, third, same, known, rules) == ["a", "c", "out"]
 
 
 def test_what_the_peers_of_a_task_call() -> None:
