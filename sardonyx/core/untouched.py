@@ -16,7 +16,7 @@ from sardonyx.core.cycles import inner_links
 from sardonyx.core.events import RULES, LinkFacts
 from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.resizing import resized
-from sardonyx.core.source_fronts import Sources
+from sardonyx.core.source_fronts import Sources, inner
 from sardonyx.core.spec import JobSpec, Route, references_of
 
 
@@ -31,7 +31,7 @@ def untouched(
         same: the stages whose functions are known to be the same in the code of both versions.
         facts: of the job's links so far.
         rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records,
-            nor how the tasks of its loop count.
+            nor how the tasks of its loop count, nor which sources reach it.
     """
     before, after = graph_of(old, "", ""), graph_of(new, "", "")
     if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
@@ -46,6 +46,7 @@ def untouched(
             _counts_alike(before.stage(link.source), after.stage(link.source), facts)
             for link in _looked_at(before, stage, rules)
         )
+        and (rules < 4 or _reached_by(before, stage) == _reached_by(after, stage))
         and all(
             _reads_alike(before.stage(link.target), after.stage(link.target), rules)
             for link in stage.egress
@@ -67,6 +68,12 @@ def _whole(graph: Graph) -> tuple[object, ...]:
     """What every task knows of its whole job."""
     sources = Sources(graph).names if graph.lineage else None
     return graph.bounded, graph.timed, graph.checkpoint_every, sources
+
+
+def _reached_by(graph: Graph, stage: Stage) -> list[frozenset[int]]:
+    """Of a job that keeps its lineage, the sources whose rows come over each queue that a task reads."""
+    sources = Sources(graph) if graph.lineage else None
+    return [] if sources is None else [sources.over(link.topic) for link in inner(stage)]
 
 
 def _as_read(stage: Stage) -> Stage:
