@@ -11,6 +11,7 @@ from peer.prepared_task import PreparedTask
 from queues.group_clocks import GroupClocks
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
+from sardonyx.core.graph import is_endless
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         bounded=work.bounded,
     )
     try:
-        clocks = GroupClocks(work.settings, work.group, reader.everything) if work.timed else None
+        growing = [link.topic for link in work.stage.ingress if is_endless(link)]
+        clocks = GroupClocks(work.settings, work.group, reader.everything, growing) if work.timed else None
         clients = SlotClients(
             reader, TransactionalWriter(work.settings, work.transactional_id, work.stage.partitioner), clocks
         )

@@ -1,7 +1,8 @@
 """Which tasks a process follows: those with ``standby=1`` for which it is to stand by (:mod:`sardonyx.core.standby`).
 
 It is known from ZooKeeper, and nothing is written. A job is looked at when it has been there for a while: one that is short
-needs no standby. Where no job has one, that costs each process a watch on the list of jobs, and the spec of each longer job once.
+needs no standby. Where no job has one, that costs each process a watch on the list of jobs, and one on the spec of each longer
+job: a change may add a standby.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -114,6 +116,10 @@ class StandbyTasks:
         """By job, since when it is known."""
         self._specs: dict[str, tuple[int, JobSpec] | None] = {}
         """Of the jobs that were looked at: revision and spec; None: it has no standby."""
+        self._changed: set[str] = set()
+        """Jobs whose specs may be other ones than when they were looked at. Watches add to it, on a thread of their own."""
+        self._session: ZooKeeperSession | None = None
+        """The session in which the specs were read."""
         self._tasks: dict[tuple[str, str], StandbyTask] = {}
         self._homes: dict[str, _Home] = {}
         """By name of a daemon."""
@@ -160,14 +166,26 @@ class StandbyTasks:
             now = self._runtime.now()
             self._since = {name: self._since.get(name, now) for name in names}
             self._specs = {name: known for name, known in self._specs.items() if name in self._since}
+        if self._session is not zk:
+            self._session = zk
+            self._changed.update(self._specs)
+        while self._changed:
+            name = self._changed.pop()
+            if self._specs.get(name) is None:  # of those with a standby, the revision tells
+                self._specs.pop(name, None)
         now = self._runtime.now()
         for name, since in self._since.items():
             if name not in self._specs and now - since >= SETTLED:
-                data = zk.read(node_paths.job_spec(name))
-                self._specs[name] = _with_standby(data, 0)
+                self._specs[name] = self._read_spec(zk, name, 0)
+
+    def _read_spec(self, zk: ZooKeeperSession, job: str, revision: int) -> tuple[int, JobSpec] | None:
+        return _with_standby(zk.read(node_paths.job_spec(job), watch=partial(self._on_spec, job)), revision)
 
     def _on_jobs(self, _event: object) -> None:
         self._watched = None
+
+    def _on_spec(self, job: str, _event: object) -> None:
+        self._changed.add(job)
 
     def _wanted(self, process: Process) -> Iterator[tuple[tuple[str, str], StandbyTask]]:
         """The tasks that this process is to follow: those that it knows, or new ones."""
@@ -199,7 +217,7 @@ class StandbyTasks:
             return None
         known = self._specs[job]
         if known is None or known[0] != note.revision:
-            known = self._specs[job] = _with_standby(zk.read(node_paths.job_spec(job)), note.revision)
+            known = self._specs[job] = self._read_spec(zk, job, note.revision)
             for key in [key for key in self._tasks if key[0] == job]:
                 self._shards.follow(task for other, task in self._tasks.items() if other[0] != job)
                 self._tasks.pop(key).close()

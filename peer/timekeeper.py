@@ -125,6 +125,8 @@ class Timekeeper:
         self._stating.heard(self._reached(clients.reader.clocks))
         if self._fronts is not None:
             self._fronts.heard(clients.reader.held)
+        if clients.clocks is not None:
+            clients.clocks.check_partitions()
         if clients.clocks is None or len(clients.reader.held) == len(clients.reader.everything):
             return
         answer = clients.clocks.answer()

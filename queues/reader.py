@@ -36,7 +36,7 @@ from queues.read_buffer import runs
 from queues.reading import Reading
 from sardonyx.core.errors import SetupError
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Link
+from sardonyx.core.graph import Link, is_endless
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.clock import REAL, Runtime
 from sardonyx.runtime.settings import Settings
@@ -114,7 +114,7 @@ class Reader(Reading):
             Partition(link.topic, number)
             for link, facts in links.values()
             for number in range(
-                max(facts.partitions, self._partitions_now(link.topic) if _may_grow(link, facts) else 0)
+                max(facts.partitions, self._partitions_now(link.topic) if _counts_all(link, facts, timed=timed) else 0)
             )
         ]
         self._group = GroupWatch(partial(AssignmentAudit, settings, group, self._everything))
@@ -412,6 +412,8 @@ class Reader(Reading):
         log.debug("partitions_revoked", partitions=[f"{p.topic}[{p.number}]" for p in gone])
 
 
-def _may_grow(link: Link, facts: LinkFacts) -> bool:
-    """Whether partitions that were added to a topic since the job was planned must be read to their end, too."""
-    return facts.stops or link.ends_at_marker
+def _counts_all(link: Link, facts: LinkFacts, *, timed: bool) -> bool:
+    """Whether partitions that were added to a topic since the job was planned must be read to their end, too, or the clock of the
+    task goes by theirs, too.
+    """
+    return facts.stops or link.ends_at_marker or (timed and is_endless(link))

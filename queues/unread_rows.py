@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -23,6 +24,9 @@ log = structlog.get_logger()
 
 EVERY = 0.5
 """Seconds from one question to the next, as long as a task wants to know. It is a request for each link, and another one."""
+
+_LOOK = 10.0
+"""Seconds for which the number of partitions of a user's topic counts. Users may add some, and then rows come from there, too."""
 
 _PATIENCE = 10.0
 """Seconds that the broker has to answer."""
@@ -55,8 +59,10 @@ class UnreadRows:
         self._facts = facts
         self._thread = BackgroundThread(f"unread-{writer.name}")
         self._clients: dict[str, Consumer] = {}
-        self._places: dict[str, list[TopicPartition]] = {}
-        """By topic, all its partitions, also those of queues that had more once: what was counted there counts."""
+        self._places: dict[str, tuple[float, list[TopicPartition]]] = {}
+        """By topic, until when this holds, and all its partitions, also those of queues that had more once: what was counted
+        there counts.
+        """
         self._asked: Future[Mapping[str, int | None] | None] | None = None
         self._asked_at = 0.0
         self._told: Mapping[str, int | None] = {}
@@ -100,17 +106,20 @@ class UnreadRows:
             config = {**client_config(self._settings), "group.id": group, "enable.auto.commit": False}
             client = Consumer({**config, "isolation.level": "read_uncommitted"}, logger=CLIENT_LOG)
             self._clients[group] = client
-        places = [place for link in links for place in self._all_of(client, link.topic)]
+        places = [place for link in links for place in self._all_of(client, link)]
         found = committed.ask(client, places, _PATIENCE, _PATIENCE)
         if isinstance(found, KafkaError):
             raise ReaderLost(f"group {group}: {found}")
         return dict(found)
 
-    def _all_of(self, client: Consumer, topic: str) -> list[TopicPartition]:
-        if topic not in self._places:
-            partitions = range(committed.partitions_of(client, topic, _PATIENCE))
-            self._places[topic] = [TopicPartition(topic, number) for number in partitions]
-        return self._places[topic]
+    def _all_of(self, client: Consumer, link: Link) -> list[TopicPartition]:
+        until, places = self._places.get(link.topic, (-math.inf, []))
+        now = time.monotonic()
+        if now >= until:
+            partitions = range(committed.partitions_of(client, link.topic, _PATIENCE))
+            places = [TopicPartition(link.topic, number) for number in partitions]
+            self._places[link.topic] = math.inf if link.owned else now + _LOOK, places
+        return places
 
     def _leave(self) -> None:
         for client in self._clients.values():

@@ -68,7 +68,7 @@ class Stating(Generic[P]):
     """What one peer states in the links of its task. A takeover begins with a new one: what was stated before stays true.
 
     Args:
-        partitions: all partitions that the task reads.
+        partitions: all partitions that the task reads. Of one that was added to a topic since, it learns when a peer gets it.
     """
 
     def __init__(self, partitions: Iterable[P]) -> None:
@@ -78,7 +78,7 @@ class Stating(Generic[P]):
     def heard(self, committed: Mapping[P, SourceClock]) -> None:
         """The group has answered. An answer that was overtaken by a newer one does no harm."""
         for partition, clock in committed.items():
-            if clock.value >= self._others[partition].value:
+            if clock.value >= self._others.get(partition, clock).value:
                 self._others[partition] = clock
 
     def clock(self, own: Mapping[P, SourceClock]) -> int:

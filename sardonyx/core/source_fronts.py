@@ -163,6 +163,7 @@ class Fronts:
     def __init__(self, sources: Sources, stage: Stage, partitions: Iterable[Partition]) -> None:
         self._sources = sources
         self._inner = {link.topic for link in inner(stage)}
+        self._reach = sources.of_task(stage.name)
         self._offsets: dict[Partition, int] = {}
         """The offsets of the sources' partitions."""
         self._places: dict[int, set[Partition]] = {}
@@ -188,7 +189,8 @@ class Fronts:
     def front(self, own: Mapping[Partition, Position | None]) -> Front:
         """What to state after the rows of a batch, given the positions of the partitions that this peer holds.
 
-        Those that the batch moves count as they are after it: they are committed in the same transaction as the statement.
+        Those that the batch moves count as they are after it: they are committed in the same transaction as the statement. Of a
+        source that does not reach the task, nothing is stated: a change may lead it there.
         """
         fronts, offsets = dict(self._fronts), dict(self._offsets)
         for partition, position in own.items():
@@ -197,7 +199,9 @@ class Fronts:
         for number, front in self._by_number(own).items():
             fronts[number] = greatest(fronts.get(number, UNKNOWN), front)
         count = len(self._sources)
-        return greatest(self.last, least([*fronts.values(), self._read(offsets)], count))
+        found = least([*fronts.values(), self._read(offsets)], count)
+        reached = tuple(offsets if number in self._reach else () for number, offsets in enumerate(found))
+        return greatest(self.last, reached)
 
     def adds(self, front: Front) -> bool:
         """Whether a front says more than what was stated last."""

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from sardonyx.core.changing import wires
 from sardonyx.core.conditions import functions_in
+from sardonyx.core.cycles import inner_links
 from sardonyx.core.events import RULES, LinkFacts
-from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.graph import Graph, Link, Stage, graph_of
 from sardonyx.core.resizing import resized
-from sardonyx.core.source_fronts import Sources
+from sardonyx.core.source_fronts import Sources, inner
 from sardonyx.core.spec import JobSpec, Route, references_of
 
 
@@ -29,7 +30,8 @@ def untouched(
         new: the job as it is to be.
         same: the stages whose functions are known to be the same in the code of both versions.
         facts: of the job's links so far.
-        rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records.
+        rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records,
+            nor how the tasks of its loop count, nor which sources reach it.
     """
     before, after = graph_of(old, "", ""), graph_of(new, "", "")
     if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
@@ -42,9 +44,9 @@ def untouched(
         and _as_read(stage) == now.get(stage.name)
         and all(
             _counts_alike(before.stage(link.source), after.stage(link.source), facts)
-            for link in stage.ingress
-            if link.kind == "internal"
+            for link in _looked_at(before, stage, rules)
         )
+        and (rules < 4 or _reached_by(before, stage) == _reached_by(after, stage))
         and all(
             _reads_alike(before.stage(link.target), after.stage(link.target), rules)
             for link in stage.egress
@@ -68,6 +70,12 @@ def _whole(graph: Graph) -> tuple[object, ...]:
     return graph.bounded, graph.timed, graph.checkpoint_every, sources
 
 
+def _reached_by(graph: Graph, stage: Stage) -> list[frozenset[int]]:
+    """Of a job that keeps its lineage, the sources whose rows come over each queue that a task reads."""
+    sources = Sources(graph) if graph.lineage else None
+    return [] if sources is None else [sources.over(link.topic) for link in inner(stage)]
+
+
 def _as_read(stage: Stage) -> Stage:
     """A stage without the conditions and bounds of the queues that it reads: those concern their writers."""
     return replace(stage, ingress=[replace(link, route=Route(), max_backlog=None) for link in stage.ingress])
@@ -76,6 +84,17 @@ def _as_read(stage: Stage) -> Stage:
 def _reads_alike(reader: Stage, then: Stage, rules: int) -> bool:
     """Whether a writer cuts what it writes alike, and knows what becomes of a row that is too large for the queue."""
     return reader.task.rows_per_batch == then.task.rows_per_batch and (rules < 4 or reader.isolates == then.isolates)
+
+
+def _looked_at(graph: Graph, stage: Stage, rules: int) -> list[Link]:
+    """The queues of which a task wants to know how many rows were written: those that it reads, and all in a loop whose end it
+    proves (by rules 3 only those that it reads).
+    """
+    links = [link for link in stage.ingress if link.kind == "internal"]
+    cycle = graph.cycle_of(stage.name)
+    if rules < 4 or cycle is None or not any(link.feedback for link in stage.ingress):
+        return links
+    return [*links, *inner_links(graph, cycle)]
 
 
 def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:

@@ -11,9 +11,14 @@ from msgspec.structs import replace
 
 from sardonyx import Job, event_time, kafka
 from sardonyx.core.changing import numbered
-from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import graph_of
-from sardonyx.core.spec import JobSpec
+from sardonyx.core.cycles import standing
+from sardonyx.core.events import RULES, Counts, LinkFacts
+from sardonyx.core.fronts import Front, offset_of
+from sardonyx.core.graph import Graph, Link, graph_of
+from sardonyx.core.link_counts import Positions
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.source_fronts import Fronts, Sources
+from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
 from sardonyx.core.untouched import untouched, used_by
 
 TASKS = ["a", "b", "c", "d"]
@@ -114,6 +119,82 @@ def test_a_reader_of_numbered_queues_stays() -> None:
     assert untouched(new, third, TASKS, known) == ["b", "c", "d"]
     assert [name for name, each in known.items() if each.place is not None] == ["a.b", "a.tap"]
     assert untouched(new, third, TASKS, facts) == ["c", "d"]
+
+
+def a_loop(*more: str) -> JobSpec:
+    """``in -> a -> b -> c -> out``, with a loop from c back to a; ``more``: outputs after b."""
+    edges = [("in", "a"), ("a", "b"), ("b", "c"), ("c", "out"), *(("b", name) for name in more)]
+    tasks = [TaskSpec(name=name, type="function", fn="m:f") for name in "abc"]
+    outs = [TaskSpec(name=name, type="output", connector="blackhole") for name in ("out", *more)]
+    read = TaskSpec(name="in", type="input", connector="kafka", options={"topic": "t"})
+    cycles = [CycleSpec(name="loop", back=[("c", "a")])]
+    return JobSpec(name="loop", workflow=edges, catalog=[read, *tasks, *outs], cycles=cycles)
+
+
+@pytest.mark.parametrize("rules", [3, RULES])
+def test_who_proves_the_end_of_a_loop_knows_how_all_of_it_counts(rules: int) -> None:
+    """Once b counts its rows under numbers, a peer of a that does not know these never finds that the loop has ended, and the job
+    could not be stopped. By rules 3 such a peer stays.
+    """
+    old, new, third = a_loop(), a_loop("tap"), a_loop("other")
+    before, after, last = (graph_of(spec, "d", "j") for spec in (old, new, third))
+    facts = {link.name: LinkFacts(1) for spec in (before, after, last) for link in spec.links}
+    known, places = numbered(before, after, {link.name: facts[link.name] for link in after.links}, 0, 2)
+    cycle = before.cycles[0]
+
+    def read(link: Link, *told: int) -> dict[Partition, Position | None]:
+        return {Partition(link.topic, 0): Position(9, Counts(rows_in=5), told=told)}
+
+    held = {link.name: link for link in after.links}
+    answers: dict[str, Positions] = {
+        "a": {Partition("t", 0): Position(5, Counts(), "end", told=(0,)), **read(held["c.a"], 5)},
+        "b": read(held["a.b"], 5, 5),
+        "c": read(held["b.c"], 5, 5),
+    }
+    assert standing(after, cycle, known, answers).quiescent
+    assert standing(before, cycle, facts, answers).uncounted == ["b.c"]
+    same = ["a", "b", "c", "out"]
+    assert untouched(old, new, same, facts, rules) == (["a", "out"] if rules < 4 else ["out"])
+
+    later, _ = numbered(
+        after, last, {link.name: known.get(link.name, facts[link.name]) for link in last.links}, places, 3
+    )
+    assert standing(last, cycle, later, answers).quiescent
+    assert standing(after, cycle, known, answers).quiescent  # as a peer knows it that stays
+    assert untouched(new, third, same, known, rules) == ["a", "c", "out"]
+
+
+def two_sources(*, joined: bool) -> JobSpec:
+    """``one -> x -> a -> b -> out`` and ``two -> y -> beside``; ``joined``: a reads y, too."""
+    edges = [("one", "x"), ("x", "a"), ("a", "b"), ("b", "out"), ("two", "y"), ("y", "beside"), *[("y", "a")] * joined]
+    tasks = [TaskSpec(name=name, type="input", connector="kafka", options={"topic": name}) for name in ("one", "two")]
+    tasks += [TaskSpec(name=name, type="function", fn="m:f") for name in "xyab"]
+    tasks += [TaskSpec(name=name, type="output", connector="blackhole") for name in ("out", "beside")]
+    return JobSpec(name="j", workflow=edges, catalog=tasks, lineage=True)
+
+
+def test_a_task_that_another_source_comes_to_begins_anew() -> None:
+    """What it states of that source would say that no row of it still comes, and progress that all of its rows are through. So
+    would what was stated before the change, if that said anything about a source that does not come there.
+    """
+    old, new = two_sources(joined=False), two_sources(joined=True)
+    before, after = (graph_of(spec, "d", "j") for spec in (old, new))
+    facts = {link.name: LinkFacts(1) for link in after.links}
+    same = [stage.name for stage in before.stages]
+    assert {"a", "b", "out"}.isdisjoint(untouched(old, new, same, facts))
+    assert "out" in untouched(old, new, same, facts, rules=3)
+    place = Partition(next(link.topic for link in before.links if link.name == "b.out"), 0)
+    earlier = Partition(next(link.topic for link in before.links if link.name == "a.b"), 0)
+
+    def states(graph: Graph, task: str, front: Front) -> Front:
+        where = earlier if task == "b" else place
+        found = Fronts(Sources(graph), graph.stage(task), [where])
+        return found.front({where: Position(5, front=front)})
+
+    stated = states(before, "b", ((7,),))
+    assert offset_of(stated, 0, 0) == 7
+    assert offset_of(states(after, "out", stated), 1, 0) == 0  # nothing is known of it yet
+    assert offset_of(states(after, "out", ((7,), (3,))), 1, 0) == 3
 
 
 def test_what_the_peers_of_a_task_call() -> None:

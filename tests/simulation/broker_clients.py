@@ -333,6 +333,9 @@ class SimClocks:
             self._ask_at = now + 0.25
         return found
 
+    def check_partitions(self) -> None:
+        """No user adds any here."""
+
     def close(self) -> None:
         pass
 

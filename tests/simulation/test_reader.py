@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
 
+import queues.group_clocks
 import queues.reader
+from peer.slot_clients import SlotClients
+from peer.timekeeper import Timekeeper
+from queues.group_clocks import GroupClocks
 from queues.lost import ReaderLost
 from queues.reader import Reader
+from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Link
-from sardonyx.core.positions import Partition
+from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.positions import Partition, Position
+from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.timing import TimeSpec
+from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
 from sentinel.rules import BOUND_END
@@ -43,6 +54,13 @@ class Client:
     def __init__(self) -> None:
         self.waiting: list[Any] = []
         self.paused: set[int] = set()
+        self.partitions = 2
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        del timeout
+        return SimpleNamespace(
+            topics={topic: SimpleNamespace(error=None, partitions=dict.fromkeys(range(self.partitions)))}
+        )
 
     def subscribe(self, _topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.came, self.went = on_assign, on_revoke
@@ -237,3 +255,49 @@ def test_the_client_is_not_asked_at_each_look_whether_the_group_has_the_reader(
     client.member = None
     client.take(0)
     assert not reader.member
+
+
+def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
+    reader: Reader, client: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user adds one to a topic while the job runs. Its rows would be late by the clock of a peer that does not know it. So the
+    peer that gets it goes by it at once, and all others begin anew, and know it.
+    """
+    added = Partition(TOPIC, 2)
+    monkeypatch.setattr(queues.group_clocks, "Consumer", lambda *_, **_more: client)
+    monkeypatch.setattr(BackgroundThread, "submit", lambda _, work: at_once(work))
+    monkeypatch.setattr(time, "monotonic", clock.now)
+    clocks = GroupClocks(Settings.model_construct(), "g", reader.everything, [TOPIC])
+    task = TaskSpec(name="a", type="function", fn="m:f")
+    given = TaskSpec(name="in", type="input", connector="kafka", options={"topic": TOPIC}, time=TimeSpec(column="at"))
+    out = TaskSpec(name="out", type="output", connector="blackhole")
+    spec = JobSpec(name="j", workflow=[("in", "a"), ("a", "out")], catalog=[given, task, out])
+    graph = graph_of(spec, "d", "j")
+    facts = {link.name: LinkFacts(2) for link in graph.links}
+    times = Timekeeper(
+        graph.stages[0], facts, cast("SlotClients", SimpleNamespace(reader=reader, clocks=clocks)), "p", runtime=clock
+    )
+
+    def stated(**at: int) -> list[int]:
+        of = dict(zip((ONE, OTHER, added), at.values(), strict=False))
+        found = times.after_batch(
+            {partition: Position(9, clock=SourceClock(value=value)) for partition, value in of.items()}
+        )
+        times.committed()
+        clock.passed += 1.0
+        return [] if not found else [times._stating.last]
+
+    assert stated(one=50, other=40) == [40]
+    client.partitions = 3
+    client.give(2)
+    assert stated(one=90, other=95, added=60) == [60]
+    clock.passed += 10.0
+    with pytest.raises(ReaderLost, match="partitions were added to topic t"):
+        [stated(one=95, other=95, added=70) for _ in range(3)]
+    assert opened(clock).everything == [ONE, OTHER, added]
+
+
+def at_once(work: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(work())
+    return done
