@@ -31,7 +31,8 @@ def untouched(
         same: the stages whose functions are known to be the same in the code of both versions.
         facts: of the job's links so far.
         rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records,
-            nor how the tasks of its loop count, nor which sources reach it.
+            nor how the tasks of its loop count, nor which sources reach it,
+            nor a join whether a function makes its rows.
     """
     before, after = graph_of(old, "", ""), graph_of(new, "", "")
     if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
@@ -46,7 +47,11 @@ def untouched(
             _counts_alike(before.stage(link.source), after.stage(link.source), facts)
             for link in _looked_at(before, stage, rules)
         )
-        and (rules < 4 or _reached_by(before, stage) == _reached_by(after, stage))
+        and (
+            rules < 4
+            or (_reached_by(before, stage), _columns_known(before, stage))
+            == (_reached_by(after, stage), _columns_known(after, stage))
+        )
         and all(
             _reads_alike(before.stage(link.target), after.stage(link.target), rules)
             for link in stage.egress
@@ -74,6 +79,11 @@ def _reached_by(graph: Graph, stage: Stage) -> list[frozenset[int]]:
     """Of a job that keeps its lineage, the sources whose rows come over each queue that a task reads."""
     sources = Sources(graph) if graph.lineage else None
     return [] if sources is None else [sources.over(link.topic) for link in inner(stage)]
+
+
+def _columns_known(graph: Graph, stage: Stage) -> list[bool]:
+    """Of a join or a lookup, the queues whose columns may be known before their first rows: no function makes these."""
+    return [] if stage.task.relation is None else [graph.stage(link.source).task.fn is None for link in inner(stage)]
 
 
 def _as_read(stage: Stage) -> Stage:

@@ -32,6 +32,10 @@ def other(row: dict) -> dict:
     return row
 
 
+def other_rows(row: dict) -> dict:
+    return row
+
+
 def late(rows: pa.Table) -> pa.Array:
     return rows["n"]
 
@@ -162,6 +166,27 @@ def test_who_proves_the_end_of_a_loop_knows_how_all_of_it_counts(rules: int) -> 
     assert standing(last, cycle, later, answers).quiescent
     assert standing(after, cycle, known, answers).quiescent  # as a peer knows it that stays
     assert untouched(new, third, same, known, rules) == ["a", "c", "out"]
+
+
+def test_a_join_whose_rows_a_function_makes_from_now_on_begins_anew() -> None:
+    """By a schema that is declared for an input, it gives rows without a partner columns that are null."""
+
+    def joined(**given: Any) -> JobSpec:
+        job = Job("joins", partitions=2)
+        time = event_time("at", unit="ms")
+        left = job.input("left", kafka("left", schema="k string, at long"), time=time)
+        right = job.input("right", kafka("right", schema="k string, v long, at long"), time=time, **given)
+        job.output(
+            "out", kafka("out"), after=job.join("pairs", left, right, on="k", within="10 s", how="left", prefix="r_")
+        )
+        return job.spec()
+
+    plain, made, other = joined(), joined(fn=same), joined(fn=other_rows)
+    facts = {link.name: LinkFacts(2) for link in graph_of(plain, "", "").links}
+    known = ["left", "right", "pairs"]
+    assert untouched(plain, made, known, facts) == untouched(made, plain, known, facts) == ["left"]
+    assert untouched(plain, made, known, facts, rules=3) == ["left", "pairs"]
+    assert untouched(made, other, ["left", "pairs"], facts) == ["left", "pairs"]
 
 
 def two_sources(*, joined: bool) -> JobSpec:
