@@ -64,6 +64,11 @@ _TRANSITIONS: list[dict[str, Any]] = [
     for trigger, sources, target in _TABLE
 ]
 
+_MACHINE = Machine(
+    model=None, states=list(STATES), transitions=_TRANSITIONS, initial="registering", auto_transitions=False
+)
+"""For all peers of a process: it has no state of its own."""
+
 
 class PeerMachine:
     """The state of one virtual peer.
@@ -73,14 +78,11 @@ class PeerMachine:
     """
 
     state: PeerLifeState
-    trigger: Callable[[str], bool]
-    """Made by the library."""
+    """Read and set by the library."""
 
     def __init__(self, end_task: Callable[[], None]) -> None:
         self.end_task = end_task
-        Machine(
-            model=self, states=list(STATES), transitions=_TRANSITIONS, initial="registering", auto_transitions=False
-        )
+        self.state = "registering"
 
     def fire(self, trigger: Trigger) -> None:
         """Go to the state that ``trigger`` leads to.
@@ -89,7 +91,7 @@ class PeerMachine:
             InternalError: ``SX-STATE-ILLEGAL``, the table has no such transition. The state stays as it is.
         """
         try:
-            self.trigger(trigger)
+            _MACHINE.events[trigger].trigger(self)
         except MachineError as error:
             raise InternalError(
                 "SX-STATE-ILLEGAL",

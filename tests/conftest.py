@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -53,6 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(ON_SERVICES))
     # The longest first, so that no process is left alone with one of them in the end.
     items.sort(key=lambda item: -DURATIONS.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that stands here is garbage before the end, and random histories make objects by the million."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture

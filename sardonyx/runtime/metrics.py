@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +82,7 @@ class _Series:
     value: float = 0.0
     count: int = 0
     buckets: list[int] = field(default_factory=list)
+    """Of a histogram: how many observations were within each bound, and not within the one before."""
     used: float = 0.0
 
 
@@ -135,7 +136,7 @@ class _Family:
         followed = {} if read is None else read()
         with self._lock:
             series = [
-                Series(dict(zip(self.labels, key, strict=True)), each.value, each.count, list(each.buckets))
+                Series(dict(zip(self.labels, key, strict=True)), each.value, each.count, list(accumulate(each.buckets)))
                 for key, each in self._series.items()
             ]
         series += [
@@ -195,7 +196,8 @@ class Histogram(_Family):
             series.value += value
             series.count += 1
             series.buckets = series.buckets or [0] * len(self.bounds)
-            for index in range(bisect_left(self.bounds, value), len(self.bounds)):
+            index = bisect_left(self.bounds, value)
+            if index < len(self.bounds):
                 series.buckets[index] += 1
 
 

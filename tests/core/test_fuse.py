@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from coordinator.core.plan import Plan
 from sardonyx import Job, blackhole, files, generator, kafka, sql
@@ -218,3 +219,15 @@ def test_dataframe_functions_are_fused_with_their_like() -> None:
     second = job.task("second", join, after=first, fuse=True)
     job.output("write", blackhole(), label, after=second, fuse=True)
     assert "it cannot be fused with 'second': one of the two takes a pyspark.sql.DataFrame" in refused(job)
+
+
+def test_specs_that_say_the_same_have_one_graph() -> None:
+    """It is kept by what the spec says, and not by which object says it; also where that cannot be written down."""
+    spec = fused().spec()
+    graph = graph_of(spec, "d", "j")
+    assert graph_of(fused().spec(), "d", "j") is graph
+    assert graph_of(spec, "d", "k").stage("first").egress[0].topic == "d.k.second.third"
+    other = replace(spec, catalog=[replace(task, max_peers=3) for task in spec.catalog])
+    assert graph_of(other, "d", "j").stage("first").task.max_peers == 3
+    odd = replace(spec, catalog=[replace(task, params={"of": object()}) for task in spec.catalog])
+    assert graph_of(odd, "d", "j").order == graph.order

@@ -23,12 +23,12 @@ from tests.core.window_twin import Twin
 from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = as_asked(6, whole=210)
-"""Logs for each kind of window. ``make test-all`` plays 210 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
+HISTORIES = as_asked(5, whole=140)
+"""Logs for each kind of window. ``make test-all`` plays 140 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
 SHARES = 5
 """Tests over which the logs of a kind are spread: several processes run them."""
-GROUPS = 16
+GROUPS = 24
 """Groups of keys in a log. What a key gives depends on its own rows and on the clocks, so the rows of each group are a history of
 their own; the groups of a log share its window, its clocks and how it is cut."""
 HOUR = 3_600_000_000
@@ -235,10 +235,19 @@ def same(found, wanted):
 
 def _same(name, found, wanted):
     if name in QUANTILES and wanted is not None:
-        return found == pytest.approx(wanted, rel=0.0101, nan_ok=True)
+        return _near(found, wanted, 0.0101)
     if isinstance(wanted, float):
-        return found == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+        return _near(found, wanted, 1e-9)
     return found == wanted
+
+
+def _near(found, wanted, rel):
+    """As ``pytest.approx(wanted, rel=rel, nan_ok=True)``, which takes half of the time of a comparison."""
+    if found == wanted:
+        return True
+    if not isinstance(found, int | float) or math.isnan(wanted):
+        return isinstance(found, float) and math.isnan(found)
+    return math.isfinite(wanted) and abs(found - wanted) <= max(rel * abs(wanted), 1e-12)
 
 
 def order(row):
@@ -267,7 +276,7 @@ def check(history, seed, combined):
         if combined:
             assert Counter((row[0], *row[2:]) for row in late) == Counter((row[0], *row[2:]) for row in wanted_late)
         else:
-            assert sorted(late, key=repr) == sorted(wanted_late, key=repr)
+            assert late == wanted_late or sorted(late, key=repr) == sorted(wanted_late, key=repr)
         finals += [row for row in found if history.rows or row["final"] or history.window.emit == "final"]
         lates += late
     assert not run.store.scan(b"", b"\xff" * 8).num_rows, "entries of windows that have closed"
@@ -275,6 +284,8 @@ def check(history, seed, combined):
 
 
 def compare(found, wanted):
+    if len(found) == len(wanted) and all(map(same, found, wanted)):
+        return  # often they come in the same order
     found, wanted = sorted(found, key=order), sorted(wanted, key=order)
     assert len(found) == len(wanted), (found, wanted)
     for one, other in zip(found, wanted, strict=True):

@@ -31,6 +31,8 @@ from tests.simulation.world import World
 from tests.sizes import histories
 
 HISTORIES = histories(6, whole=200)
+SHARES = histories(1, whole=4)
+"""Tests over which they are spread: several processes run them."""
 SPARSE = 5
 
 
@@ -60,13 +62,15 @@ class ArchivingWorld(World):
         self.kept = event_log.begins(self._user_tree)
 
 
-def test_what_is_removed_was_written(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_what_is_removed_was_written(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
     """Each entry once, in their order, in files that replay by themselves; the state after any of them is the one that was.
     Without the folder nothing is removed.
     """
     monkeypatch.setattr(snapshots, "SPARSE", SPARSE)
     archived = 0
-    for number in range(HISTORIES):
+    numbers = range(share * HISTORIES // SHARES, (share + 1) * HISTORIES // SHARES)
+    for number in numbers:
         name = f"archive/{seed}/{number}"
         folder = tmp_path / str(number)
         missing = number % 3 == 2
@@ -93,7 +97,7 @@ def test_what_is_removed_was_written(seed: int, tmp_path: Path, monkeypatch: pyt
                 list(verifier.run((entry.n, entry.event) for entry in log.entries()))
                 assert verifier.end().ok, f"{name}: {held.file.name}: {verifier.verdict.findings}"
         archived += world.kept - 1
-    assert archived > 2 * HISTORIES
+    assert archived > 2 * len(numbers)
 
 
 def test_commands_read_what_is_no_longer_in_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,7 @@ def test_progress_moves_while_a_job_runs() -> None:
     """In some histories rows are told to be everywhere while others are pending: that it is never wrong would show nothing
     otherwise. They have few rows, most of them in windows that close with the job.
     """
-    moved = 0
-    count = histories(14, whole=40)
+    moved, count = 0, 14
     for seed in range(count):
         world = world_of(drawn("lineage", str(seed)))
         world.play()
@@ -66,7 +65,7 @@ def test_checkpoints_are_taken_among_later_rows() -> None:
     one by the end: it would show nothing otherwise.
     """
     taken, logged = [], 0
-    for seed in range(histories(10, whole=20)):
+    for seed in range(10):
         world = world_of(drawn("checkpoints", str(seed)))
         world.play()
         taken.append(world.checkpoints.taken)  # type: ignore[attr-defined]
@@ -78,7 +77,7 @@ def test_checkpoints_are_taken_among_later_rows() -> None:
 def test_users_do_go_back_and_restart() -> None:
     """A good part of the histories of that kind has a rollback that took place, and a restart: others show nothing about them."""
     done = []
-    for seed in range(histories(6, whole=20)):
+    for seed in range(6):
         world = world_of(drawn("going-back", str(seed)))
         done.append(world.play())
     for kind in ("rollbacks", "restarts"):
