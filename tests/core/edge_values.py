@@ -247,6 +247,12 @@ WAYS: dict[str, Way] = {
     "`State[T]`": Way(_kept, lambda kept, _: pa.table({NAME: pa.array([kept[0].decode(kept[1])], kept[2])})),
 }
 
+ALIKE: dict[str, Way] = {
+    "json": _files("json"),
+    "SQLite": database(lambda folder: {"url": f"sqlite:///{folder}/db"}, mode="upsert", key=["k"]),
+}
+"""Other ways of which the same columns hold: JSON of files, which declare their types, and the other mode of writing."""
+
 REGISTRY = {"avro": topic("avro"), "protobuf": topic("protobuf")}
 """Formats that need a client of a registry, which tests of the core do without."""
 
@@ -426,5 +432,5 @@ def check(found: dict[str, str], *, rewrite: bool) -> None:
     if rewrite:
         PAGE.write_text(drawn, "utf-8")
     defects = [line for table in found.values() for line in table.splitlines() if "DEFECT" in line]
-    assert not defects, "mend these"
+    assert not defects, "fix these"
     assert PAGE.read_text("utf-8") == drawn, "run this file of tests with --rewrite"

@@ -38,6 +38,7 @@ from tests.core.edge_values import (
     names,
     read,
     show,
+    tables,
     topic,
     values_table,
 )
@@ -162,6 +163,39 @@ def given_cell(way: str, kind: Any, name: str, value: Any) -> str:
     shown = "null" if back is None else repr(back)
     rule = next((number for number, (_, holds) in enumerate(CHANGES, 1) if holds(way, "", name, shown)), None)
     return f"{code(shown)} ({rule})" if rule else f"DEFECT {back!r}"
+
+
+# --- Keys of records --------------------------------------------------------------------------------------------------
+
+_AS_BYTES = ("string", "dictionary", "binary", "fixed_size_binary")
+
+
+def keys_table() -> str:
+    """The key of a record whose column of the key has a value, for each type but those whose bytes are the key."""
+    rows = []
+    for kind, _, table in tables():
+        shown, key = show(table[NAME]), _key_of(table)
+        if kind.startswith(_AS_BYTES):
+            value = table[NAME][0].as_py()
+            told = "no key" if value is None else _key(value if isinstance(value, bytes) else value.encode())
+            assert key == told, f"{kind} {shown}"
+        else:
+            rows.append([f"`{kind}`", code(shown), key])
+    return lines(["type", "value", "key"], rows)
+
+
+def _key_of(table: pa.Table) -> str:
+    try:
+        ((found, _),) = topic_format({"topic": "t", "format": "json", "key": NAME}).encode(table)
+    except SardonyxError as error:
+        told = error.code not in NEVER and names(str(error), show(table[NAME]), table.schema.field(NAME).type)
+        return "refused" if told else f"DEFECT {error}"
+    return "no key" if found is None else _key(found)
+
+
+def _key(found: bytes) -> str:
+    text = found.decode("utf-8", "backslashreplace")
+    return code(text if len(text) < 70 else f"{text[:8]}...{text[-8:]} ({len(text)} characters)")
 
 
 # --- Neighbours of other types ----------------------------------------------------------------------------------------
@@ -300,6 +334,7 @@ def page(folder: Path) -> dict[str, str]:
             for number, (text, _) in enumerate(CHANGES, 1)
         ),
         "values": values_table(WAYS, folder),
+        "keys": keys_table(),
         "texts": lines(["declared type", "written as", "json", "csv", "a text of SQLite"], texts),
         "given": lines(["value", *GIVERS], given),
         "neighbours": lines(["first", "then", "json without a schema", "rows of a function"], beside),
