@@ -235,6 +235,7 @@ def operator(kind: str) -> Job:
 
 
 def _moment(second: float) -> str:
+    second = round(second, 3)  # before it is divided: 59.9996 is a minute
     return f"2026-11-23T10:{int(second) // 60:02}:{second % 60:06.3f}"
 
 

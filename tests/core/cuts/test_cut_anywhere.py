@@ -73,6 +73,7 @@ def disordered(chance: random.Random, count: int) -> Rows:
 
 
 def _moment(second: float) -> str:
+    second = round(second, 3)  # before it is divided: 59.9996 is a minute
     return f"2026-11-{23 + int(second) // 86400}T{int(second) // 3600 % 24:02}:{int(second) // 60 % 60:02}:{second % 60:06.3f}"
 
 
