@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.in_place import bound_in_place
+from sardonyx.core.kept_by_spec import kept_by_spec
 from sardonyx.core.reach import Reach
 from sardonyx.core.row_times import row_times, time_of, time_over
 from sardonyx.core.spec import (
@@ -41,8 +41,6 @@ state: the log of a task's keyed state, a partition for each partition number of
 input, output: a topic that belongs to the user."""
 
 
-KEPT = 256
-"""So many graphs are kept, the last that were asked for."""
 MARKER = "marker"
 """The ``end`` of an input that ends at the marker which another job writes with ``end_marker``."""
 
@@ -271,6 +269,7 @@ def order_of(spec: JobSpec) -> list[str]:
     return order
 
 
+@kept_by_spec
 def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     """Turn a valid spec into stages and links.
 
@@ -280,36 +279,8 @@ def graph_of(spec: JobSpec, deployment: str, job: str) -> Graph:
     them anyway.
 
     Feedback edges are internal links as well. They do not count for the order.
-
-    A daemon asks for the graph of the same job again and again, and each time it has read the spec anew. So the last graphs are
-    kept, by what the spec says. Nobody changes one.
     """
-    try:
-        written = msgspec.msgpack.encode(spec)
-    except (TypeError, ValueError, OverflowError):  # no spec that was read: it has a value that cannot be written
-        return _Layout(spec, deployment, job).graph()
-    return _laid_out(_Asked(written, spec), deployment, job)
-
-
-class _Asked:
-    """A spec, equal to others that say the same."""
-
-    __slots__ = ("spec", "written")
-
-    def __init__(self, written: bytes, spec: JobSpec) -> None:
-        self.written = written
-        self.spec = spec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self.written == other.written
-
-    def __hash__(self) -> int:
-        return hash(self.written)
-
-
-@lru_cache(maxsize=KEPT)
-def _laid_out(asked: _Asked, deployment: str, job: str) -> Graph:
-    return _Layout(asked.spec, deployment, job).graph()
+    return _Layout(spec, deployment, job).graph()
 
 
 class _Layout:

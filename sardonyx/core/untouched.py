@@ -6,7 +6,8 @@ does not read again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,33 +31,17 @@ def untouched(
         new: the job as it is to be.
         same: the stages whose functions are known to be the same in the code of both versions.
         facts: of the job's links so far.
-        rules: by which that is decided. By rules 3 a task does not know whether its readers leave out bad records,
-            nor how the tasks of its loop count, nor which sources reach it,
-            nor a join whether a function makes its rows.
+        rules: by which that is decided. `_CONDITIONS` says which rules know of what.
     """
     before, after = graph_of(old, "", ""), graph_of(new, "", "")
     if old.tags != new.tags or resized(old, new) or _whole(before) != _whole(after):
         return []
-    now = {stage.name: _as_read(stage) for stage in after.stages}
+    change = _Versions(before, after, facts)
+    alike = [condition for since, condition in _CONDITIONS if since <= rules]
     return [
         stage.name
         for stage in before.stages
-        if stage.name in same
-        and _as_read(stage) == now.get(stage.name)
-        and all(
-            _counts_alike(before.stage(link.source), after.stage(link.source), facts)
-            for link in _looked_at(before, stage, rules)
-        )
-        and (
-            rules < 4
-            or (_reached_by(before, stage), _columns_known(before, stage))
-            == (_reached_by(after, stage), _columns_known(after, stage))
-        )
-        and all(
-            _reads_alike(before.stage(link.target), after.stage(link.target), rules)
-            for link in stage.egress
-            if link.kind == "internal"
-        )
+        if stage.name in same and all(condition(change, stage) for condition in alike)
     ]
 
 
@@ -75,15 +60,19 @@ def _whole(graph: Graph) -> tuple[object, ...]:
     return graph.bounded, graph.timed, graph.checkpoint_every, sources
 
 
-def _reached_by(graph: Graph, stage: Stage) -> list[frozenset[int]]:
-    """Of a job that keeps its lineage, the sources whose rows come over each queue that a task reads."""
-    sources = Sources(graph) if graph.lineage else None
-    return [] if sources is None else [sources.over(link.topic) for link in inner(stage)]
+class _Versions(NamedTuple):
+    """A job as it runs, and as it is to be."""
+
+    before: Graph
+    after: Graph
+    facts: Mapping[str, LinkFacts]
+    """Of its links so far."""
 
 
-def _columns_known(graph: Graph, stage: Stage) -> list[bool]:
-    """Of a join or a lookup, the queues whose columns may be known before their first rows: no function makes these."""
-    return [] if stage.task.relation is None else [graph.stage(link.source).task.fn is None for link in inner(stage)]
+def _is_as_it_was(change: _Versions, stage: Stage) -> bool:
+    """Whether the task itself and its queues are the same."""
+    then = next((each for each in change.after.stages if each.name == stage.name), None)
+    return then is not None and _as_read(stage) == _as_read(then)
 
 
 def _as_read(stage: Stage) -> Stage:
@@ -91,30 +80,75 @@ def _as_read(stage: Stage) -> Stage:
     return replace(stage, ingress=[replace(link, route=Route(), max_backlog=None) for link in stage.ingress])
 
 
-def _reads_alike(reader: Stage, then: Stage, rules: int) -> bool:
-    """Whether a writer cuts what it writes alike, and knows what becomes of a row that is too large for the queue."""
-    return reader.task.rows_per_batch == then.task.rows_per_batch and (rules < 4 or reader.isolates == then.isolates)
+def _knows_its_counts(change: _Versions, stage: Stage) -> bool:
+    """Whether the task still finds how many rows were written into the queues that it reads."""
+    return all(_counts_alike(change, link) for link in inner(stage))
 
 
-def _looked_at(graph: Graph, stage: Stage, rules: int) -> list[Link]:
-    """The queues of which a task wants to know how many rows were written: those that it reads, and all in a loop whose end it
-    proves (by rules 3 only those that it reads).
-    """
-    links = [link for link in stage.ingress if link.kind == "internal"]
-    cycle = graph.cycle_of(stage.name)
-    if rules < 4 or cycle is None or not any(link.feedback for link in stage.ingress):
-        return links
-    return [*links, *inner_links(graph, cycle)]
+def _knows_counts_of_its_loop(change: _Versions, stage: Stage) -> bool:
+    """Whether a task that proves the end of a loop still finds how many rows were written into each of the loop's queues."""
+    cycle = change.before.cycle_of(stage.name)
+    if cycle is None or not any(link.feedback for link in stage.ingress):
+        return True
+    return all(_counts_alike(change, link) for link in inner_links(change.before, cycle))
 
 
-def _counts_alike(writer: Stage, then: Stage, facts: Mapping[str, LinkFacts]) -> bool:
+def _counts_alike(change: _Versions, link: Link) -> bool:
     """Whether a reader that knows a writer as it was finds how many rows it has written: in positions on the same queues, and in
     the same place there. The first change of a writer's queues numbers them, which its readers must know. Later ones do not
     number them anew.
     """
+    writer, then = change.before.stage(link.source), change.after.stage(link.source)
     return wires(writer) == wires(then) or (
-        wires(writer)[0] == wires(then)[0] and all(facts[link.name].place is not None for link in writer.counted)
+        wires(writer)[0] == wires(then)[0] and all(change.facts[each.name].place is not None for each in writer.counted)
     )
 
+
+def _cuts_for_its_readers(change: _Versions, stage: Stage) -> bool:
+    """Whether the task cuts what it writes into batches as its readers want them."""
+    return all(
+        change.before.stage(link.target).task.rows_per_batch == change.after.stage(link.target).task.rows_per_batch
+        for link in stage.counted
+    )
+
+
+def _knows_what_its_readers_leave_out(change: _Versions, stage: Stage) -> bool:
+    """Whether the task still knows what becomes of a row that is too large for a queue that it writes."""
+    return all(
+        change.before.stage(link.target).isolates == change.after.stage(link.target).isolates for link in stage.counted
+    )
+
+
+def _knows_its_sources(change: _Versions, stage: Stage) -> bool:
+    """Whether, in a job that keeps its lineage, rows of the same sources come over each queue that the task reads."""
+    return _reached_by(change.before, stage) == _reached_by(change.after, stage)
+
+
+def _reached_by(graph: Graph, stage: Stage) -> list[frozenset[int]]:
+    sources = Sources(graph) if graph.lineage else None
+    return [] if sources is None else [sources.over(link.topic) for link in inner(stage)]
+
+
+def _knows_its_columns(change: _Versions, stage: Stage) -> bool:
+    """Whether a join or a lookup still knows before the first rows which columns come over its queues."""
+    return _columns_known(change.before, stage) == _columns_known(change.after, stage)
+
+
+def _columns_known(graph: Graph, stage: Stage) -> list[bool]:
+    """Of a join or a lookup, the queues whose rows no function makes."""
+    return [] if stage.task.relation is None else [graph.stage(link.source).task.fn is None for link in inner(stage)]
+
+
+_CONDITIONS: list[tuple[int, Callable[[_Versions, Stage], bool]]] = [
+    (0, _is_as_it_was),
+    (0, _knows_its_counts),
+    (0, _cuts_for_its_readers),
+    (4, _knows_counts_of_its_loop),
+    (4, _knows_what_its_readers_leave_out),
+    (4, _knows_its_sources),
+    (4, _knows_its_columns),
+]
+"""When a task is left as it is, each with the first rules that know of it. The first comes first: the others hold of tasks that
+are in both versions."""
 
 __all__ = ["untouched", "used_by"]

@@ -15,7 +15,7 @@ from sardonyx.core.events import Counts
 from sardonyx.core.positions import Position
 from tests.sizes import histories
 
-HISTORIES = histories(1_000, whole=5_000)
+HISTORIES = histories(600, whole=5_000)
 PARTITIONS = 2
 
 

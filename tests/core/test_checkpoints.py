@@ -386,7 +386,7 @@ def together(seed: int, *, plain: bool = False) -> tuple[int, list[Times]]:
 
 def test_every_shard_takes_the_multiples_of_the_greatest_step_of_any() -> None:
     """So shards that agree on nothing have times in common, and keep the last of them. By the plain rule many have none."""
-    without, many = 0, histories(25, whole=100)
+    without, many = 0, histories(15, whole=100)
     for seed in range(many):
         clock, shards = together(seed)
         step = max(step for shard in shards for step in shard.steps)

@@ -35,6 +35,7 @@ from sardonyx.core.events import (
 from sardonyx.core.graph import graph_of
 from sardonyx.core.secrets import MASK, is_secret
 from sardonyx.core.spec import JobSpec, Route, TaskSpec
+from tests.sizes import histories
 
 REPORTS = sorted((Path(__file__).parent.parent / "reports").glob("*.jsonl"))
 SPEC = JobSpec(
@@ -123,8 +124,9 @@ def test_a_file_that_was_cut_or_changed_is_told(seed: int) -> None:
     rows = whole.splitlines(keepends=True)
     rng = random.Random(seed)
     cuts = [whole[:at] for at in [0, 1, len(rows[0]), len(whole) - 1, *rng.sample(range(len(whole)), 30)]]
-    without = [b"".join(rows[:at] + rows[at + 1 :]) for at in range(len(rows))]
-    doubled = [b"".join(rows[: at + 1] + rows[at:]) for at in range(len(rows))]
+    places = sorted(rng.sample(range(len(rows)), min(histories(20, whole=len(rows)), len(rows))))
+    without = [b"".join(rows[:at] + rows[at + 1 :]) for at in places]
+    doubled = [b"".join(rows[: at + 1] + rows[at:]) for at in places]
     spoilt = [
         b"".join([*rows[:at], line, *rows[at + 1 :]]) for at in (0, 1, 5, len(rows) - 1) for line in (b"{\n", b"\xff\n")
     ]

@@ -14,7 +14,7 @@ from sardonyx.core.clocks import END, NEVER, SourceClock, Stating, task_clock
 from sardonyx.state.times import in_force, late
 from tests.sizes import histories
 
-HISTORIES = histories(600, whole=1_500)
+HISTORIES = histories(400, whole=1_500)
 TIMES = some.lists(some.integers(-(2**62), 2**62), max_size=30)
 
 

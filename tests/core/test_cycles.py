@@ -17,7 +17,7 @@ from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import CycleSpec, JobSpec, TaskSpec
 from tests.sizes import histories
 
-HISTORIES = histories(2_000, whole=10_000)
+HISTORIES = histories(1_200, whole=10_000)
 CONTROLS = 1_000
 """Histories of which some must fail without a safeguard."""
 

@@ -67,7 +67,7 @@ def test_the_atlas(part: int, of_class: bool) -> None:
     """On all graphs of up to seven vertices, with directions and self-loops or without, programs are equal to the declared
     algorithms, in both forms.
     """
-    for number in range(part, len(ATLAS), histories(32, whole=16)):
+    for number in range(part, len(ATLAS), histories(64, whole=16)):
         plain, loops = ATLAS[number], looped(ATLAS[number], number)
         up, *_, some = directed_ways(loops, number)
         graph = (plain, up, loops, some)[number // 4 % 4]

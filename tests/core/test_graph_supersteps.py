@@ -237,7 +237,7 @@ def test_results_are_those_of_one_peer(part: int) -> None:
     """Whatever dies, and however batches are cut, results are bit by bit those of the computation in memory. Each superstep
     counts once in each shard, and all end in the same one.
     """
-    size = histories(12, whole=25)
+    size = histories(9, whole=25)
     for seed in range(part * size, (part + 1) * size):
         case = case_of(seed)
         assert History(*case, seed).run() == in_memory(*case), f"seed {seed}: {case[0]}"

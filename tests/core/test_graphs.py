@@ -175,7 +175,7 @@ def close(found: dict[Any, float], wanted: dict[Any, float], most: float) -> Non
 @pytest.mark.parametrize("part", range(8))
 def test_the_atlas(part: int) -> None:
     """On all graphs of up to seven vertices, directed or not, with self-loops or not, all algorithms give what networkx does."""
-    for number in range(part, len(ATLAS), histories(64, whole=32)):
+    for number in range(part, len(ATLAS), histories(128, whole=32)):
         plain, loops = ATLAS[number], looped(ATLAS[number], number)
         up, down, _ = directed_ways(plain, number)
         *_, some = directed_ways(loops, number)
@@ -211,7 +211,7 @@ def test_ranks_that_have_converged(name: str) -> None:
 
 def weighted() -> Iterator[tuple[str, Any]]:
     yield from NAMED.items()
-    yield from ((f"atlas {number}", ATLAS[number]) for number in range(1, len(ATLAS), histories(15, whole=6)))
+    yield from ((f"atlas {number}", ATLAS[number]) for number in range(1, len(ATLAS), histories(25, whole=6)))
 
 
 def test_shortest_paths() -> None:

@@ -126,7 +126,7 @@ def replayed(
 
 
 @pytest.mark.parametrize("every", ["1 min", None])
-@settings(max_examples=sizes.histories(4, whole=12), deadline=None)
+@settings(max_examples=sizes.histories(3, whole=12), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     disorder=st.sampled_from([0, 20, 90, 3_000]),

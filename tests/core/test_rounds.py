@@ -55,7 +55,7 @@ def rounds(fn: Callable[..., Any], rows: pa.Table, params: dict[str, Any] | None
 
 def test_kmeans_is_that_of_a_plain_loop() -> None:
     """The clusters, the centres and the number of rounds are those of a loop in numpy, bit for bit, and those of scipy."""
-    for chance in histories(sizes.histories(50, whole=100)):
+    for chance in histories(sizes.histories(25, whole=100)):
         source = np.random.default_rng(chance.randrange(2**32))
         blobs = source.normal(scale=8.0, size=(chance.randint(1, 6), 2))
         points = blobs[source.integers(len(blobs), size=chance.randint(20, 300))]
@@ -93,7 +93,7 @@ def test_the_order_of_rows_changes_no_bit() -> None:
 def test_a_fixpoint_over_groups_is_that_of_a_plain_loop() -> None:
     """Random tables, with nulls in keys and values: the same rows, aggregates and number of rounds."""
     limits = ends = 0
-    count = sizes.histories(100, whole=300)
+    count = sizes.histories(60, whole=300)
     for chance in histories(count):
         parts = chance.sample(["a", "b", "ä", "", "long name"], chance.randint(1, 5))
         rows = [
@@ -296,7 +296,7 @@ def test_aggregates_are_those_of_plain_python(how: str) -> None:
         "mean": lambda values: sum(values) / len(values),
         "count": len,
     }
-    for chance in histories(sizes.histories(70, whole=200)):
+    for chance in histories(sizes.histories(35, whole=200)):
         kinds: list[Callable[[random.Random], Any]] = [
             lambda chance: chance.randrange(-9, 9),
             lambda chance: chance.randrange(-99, 99) / 8,

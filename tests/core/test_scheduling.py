@@ -211,7 +211,7 @@ def odd_world(rng: random.Random, *, odd_peers: bool = True) -> World:
 
 def test_peers_come_to_rest(seed: int) -> None:
     """Jobs give peers to each other until each has what it can use; then nothing moves. No peer goes back and forth."""
-    for number in range(histories(100, whole=300)):
+    for number in range(histories(60, whole=300)):
         world = odd_world(random.Random(f"{seed}/rest/{number}"))
         moved = []
         for _ in range(15):

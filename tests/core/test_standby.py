@@ -113,7 +113,7 @@ def test_what_is_followed_is_what_a_restore_gives(seed: int) -> None:
     in between: it has the entries of the last commit, and knows of the log what a restore knows.
     """
     rng = random.Random(seed)
-    for _ in range(histories(100, whole=300)):
+    for _ in range(histories(60, whole=300)):
         log = Partition()
         writer = Writer(rng, log)
         for _ in range(rng.randint(1, 30)):

@@ -22,6 +22,7 @@ from sardonyx.core.events import (
     PeerBorn,
 )
 from sardonyx.web.book import Book
+from tests.sizes import histories
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -89,7 +90,7 @@ def test_a_timeline_is_that_of_the_log_also_where_its_beginning_has_been_put_awa
     """Each job's last event, by any entry, is that which reading its whole log tells."""
     monkeypatch.setattr("sardonyx.web.book.TOLD", 1)
     longest = 0
-    for seed in range(4):
+    for seed in range(histories(2, whole=4)):
         history = History(random.Random(f"timeline/{seed}"))
         history.unkind(600)
         log = list(history.world.log)

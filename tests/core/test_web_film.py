@@ -159,7 +159,7 @@ def test_a_film_holds_no_secret() -> None:
     assert b"hunter22" not in told
 
 
-@pytest.mark.parametrize("seed", range(histories(60, whole=300)))
+@pytest.mark.parametrize("seed", range(histories(40, whole=300)))
 def test_differences_lead_from_any_value_to_any_other(seed: int) -> None:
     """Also in lists that grow at the front, are cut at the end, or change in their middle."""
     rng = random.Random(f"differences/{seed}")

@@ -23,12 +23,12 @@ from tests.core.window_twin import Twin
 from tests.sizes import as_asked
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261125"))
-HISTORIES = as_asked(5, whole=140)
-"""Logs for each kind of window. ``make test-all`` plays 140 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
+HISTORIES = as_asked(5, whole=84)
+"""Logs for each kind of window. ``make test-all`` plays 84 for each: 20,160 histories. ``SARDONYX_HISTORIES=2000`` for a long
 run."""
 SHARES = 5
 """Tests over which the logs of a kind are spread: several processes run them."""
-GROUPS = 24
+GROUPS = 40
 """Groups of keys in a log. What a key gives depends on its own rows and on the clocks, so the rows of each group are a history of
 their own; the groups of a log share its window, its clocks and how it is cut."""
 HOUR = 3_600_000_000

@@ -68,25 +68,29 @@ def messages(settings: Settings, topic: str, partitions: int = 2) -> list[list[t
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "rows"),
     [
-        pytest.param([kill_at("committed", 5), kill_at("committed", 30)], id="in the middle", marks=pytest.mark.long),
+        pytest.param(
+            [kill_at("committed", 5), kill_at("committed", 30)], 5_000, id="in the middle", marks=pytest.mark.long
+        ),
         # Twice: of A's two stages the second one writes the markers; then it seals again, and B seals.
-        pytest.param([kill_at("sealed", 2), kill_at("sealed", 2)], id="at the ends", marks=pytest.mark.gate),
+        pytest.param([kill_at("sealed", 2), kill_at("sealed", 2)], 1_000, id="at the ends", marks=pytest.mark.gate),
     ],
 )
-def test_a_job_that_follows_ends_by_itself(script: list[Fault], sardonyx_clusters: Callable[..., Cluster]) -> None:
+def test_a_job_that_follows_ends_by_itself(
+    script: list[Fault], rows: int, sardonyx_clusters: Callable[..., Cluster]
+) -> None:
     """B is submitted before A ends. The peers of both are killed, also right after A wrote its markers. B completes with every
     row once, and each partition has one marker: A's next sealer writes no other.
     """
     with sardonyx_clusters(**QUICK) as cluster:
         between, out = cluster.topic("between"), cluster.topic("out")
         cluster.peers(4, faults=script)
-        first = cluster.submit(writer(between, 5_000))
+        first = cluster.submit(writer(between, rows))
         second = cluster.submit(follower(between, out))
         assert first.await_completion("5 min").status == "completed"
         assert second.await_completion("5 min").status == "completed"
-        assert sorted(row["n"] for row in cluster.records(out)) == list(range(5_000))
+        assert sorted(row["n"] for row in cluster.records(out)) == list(range(rows))
         for partition in messages(cluster.settings, between):
             assert [headers for _, headers in partition].count(["sx-end", "sx-job"]) == 1
             assert partition[-1] == (None, ["sx-end", "sx-job"])
