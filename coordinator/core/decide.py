@@ -321,8 +321,8 @@ def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
 
 
 def _completed(changes: ChangeSet, event: Completed) -> None:
-    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again. By rules from
-    4 on, one that has not answered its offer yet becomes idle again.
+    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again. By rules
+    from 4 on, one that has not answered its offer yet becomes idle again.
     """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "sealing":
