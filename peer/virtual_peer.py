@@ -36,8 +36,9 @@ _LOOK_ANYWAY = 5.0
 """Seconds after which the peer reads its state node without a watch event. A safety net: normally the watch tells it."""
 
 _JOINS_AFTER = 1.0
-"""Seconds that a peer takes to accept a task on which others work already. When a task is complete, its peers are offered the next
-one, on which some work mostly. A short one is read to its end before they have joined the group, and its end would wait for that.
+"""Seconds that a peer takes to accept a task on which others work already. When a task is complete, its peers are offered the
+next one, on which some work mostly. A short one is read to its end before they have joined the group, and its end would wait
+for that.
 """
 
 LONG = 10.0
