@@ -55,7 +55,6 @@ from sardonyx.core.events import (
     LinksRead,
     PeerBorn,
     PeerDied,
-    PeerState,
     Rebalanced,
     SetAside,
     TaskFailed,
@@ -307,45 +306,40 @@ def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
 
 
 def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
-    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input. By rules
-    from 4 on, nobody waits for a peer that has not answered its offer: it has read nothing.
+    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input. Nobody
+    waits for one that has not accepted yet to join them: it has read nothing.
     """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "active":
         return
+    peers = changes.state.peers
     for other in changes.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers:
-        if changes.state.peers[other].state not in _without_input(changes.state) and other != event.peer:
+        if peers[other].state != "waiting" and not peers[other].joins and other != event.peer:
             changes.move(event.peer, "wait")
             return
     changes.move(event.peer, "seal")
 
 
 def _completed(changes: ChangeSet, event: Completed) -> None:
-    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again. By rules
-    from 4 on, one that has not answered its offer yet becomes idle again.
+    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again. One that
+    has not accepted yet to join becomes idle again.
     """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "sealing":
         return
     place = peer.assignment
     job = changes.state.jobs[place.job]
-    reading = WORKING - _without_input(changes.state)
-    if any(changes.state.peers[other].state in reading for other in job.tasks[place.task].peers):
+    others = {name: changes.state.peers[name] for name in changes.state.on_task(job.tasks[place.task])}
+    if any(other.state in WORKING and not other.joins for other in others.values()):
         changes.move(event.peer, "wait")
         return
     changes.task_is(place.job, place.task, "complete", event.counts)
     changes.keep_positions(place.job, changes.state.plans[place.job].graph, {place.task: event.positions})
-    for other in changes.state.on_task(job.tasks[place.task]):
-        if changes.state.peers[other].state == "acking":
-            changes.leave(other, "release")
+    for name in [name for name, other in others.items() if other.joins]:
+        changes.leave(name, "release")
     changes.leave(event.peer, "release")
     if all(job.tasks[stage].state == "complete" for stage in changes.state.plans[place.job].stages):
         changes.end(place.job, "stopped" if job.stopping else "completed")
-
-
-def _without_input(state: State) -> frozenset[PeerState]:
-    """The states of peers on whose batches the end of their task does not wait."""
-    return frozenset({"waiting"}) if state.rules < 4 else frozenset({"waiting", "acking"})
 
 
 def _turn_ended(changes: ChangeSet, event: TurnEnded) -> None:

@@ -799,16 +799,16 @@ class Twin:
 
     def on_exhausted(self, event: Json) -> None:
         if self.holds(event, "active"):
-            others = [self.state(p) for p in self.others(event["peer"])]
-            unread = any(state != "waiting" and (state != "acking" or self.rules < 4) for state in others)
-            self.peers[event["peer"]]["state"] = "waiting" if unread else "sealing"
+            others = [p for p in self.others(event["peer"]) if not self.peers[p]["joins"]]
+            quiet = all(self.state(p) == "waiting" for p in others)
+            self.peers[event["peer"]]["state"] = "sealing" if quiet else "waiting"
 
     def on_completed(self, event: Json) -> None:
         if not self.holds(event, "sealing"):
             return
         peer = event["peer"]
         job, task = self.place(peer)
-        if any(self.state(p) == "active" or (self.state(p) == "acking" and self.rules < 4) for p in self.others(peer)):
+        if any(self.state(p) in ("acking", "active") and not self.peers[p]["joins"] for p in self.others(peer)):
             self.peers[peer]["state"] = "waiting"
             return
         name = self.peers[peer]["assignment"]["task"]
