@@ -35,6 +35,12 @@ log = structlog.get_logger()
 _LOOK_ANYWAY = 5.0
 """Seconds after which the peer reads its state node without a watch event. A safety net: normally the watch tells it."""
 
+_JOINS_AFTER = 1.0
+"""Seconds that a peer takes to accept a task on which others work already. When a task is complete, its peers are offered the
+next one, on which some work mostly. A short one is read to its end before they have joined the group, and its end would wait
+for that.
+"""
+
 LONG = 10.0
 """Seconds after which a peer tells in its pulse on which batch it works."""
 
@@ -70,6 +76,8 @@ class _TaskInHand:
     prepared: Any
     """What the runner made of it."""
     handle: AssignmentHandle
+    accept_at: float
+    """When to accept it, by the monotonic clock."""
     worker: Worker | None = None
     """The thread of its loop."""
 
@@ -215,7 +223,14 @@ class VirtualPeer:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = self._runtime.now()
-        self._wake.wait(_LOOK_ANYWAY)
+        self._wake.wait(self._next_look())
+
+    def _next_look(self) -> float:
+        """Seconds until the peer has something to do by itself."""
+        if self._task is None or self._machine.state != "prepared":
+            return _LOOK_ANYWAY
+        left = self._task.accept_at - self._runtime.now()
+        return left if 0 < left < _LOOK_ANYWAY else _LOOK_ANYWAY
 
     def _register(self) -> None:
         """Create the pulse, under the next id if this one is taken."""
@@ -301,8 +316,9 @@ class VirtualPeer:
             return
         if note.state == "acking":
             if self._task is None:
-                self._prepare(note.assignment)
-            if self._machine.state == "prepared":  # also if ZooKeeper was away when the peer was to say so
+                self._prepare(note.assignment, joins=note.joins)
+            # "prepared" also if ZooKeeper was away when the peer was to say so
+            if self._machine.state == "prepared" and self._task and self._task.accept_at <= self._runtime.now():
                 self._accept(note.assignment)
         elif note.state in WORKING:
             if self._task is None:
@@ -312,8 +328,8 @@ class VirtualPeer:
             if self._machine.state != "working":
                 self._work_on(self._task)
 
-    def _prepare(self, assignment: Assignment) -> None:
-        """Get everything ready for the task that is offered, or decline it with the reason."""
+    def _prepare(self, assignment: Assignment, *, joins: bool) -> None:
+        """Get everything ready for the task that is offered, or decline it with the reason. ``joins``: others work on it."""
         bound = {"job": assignment.job, "task": assignment.task}
         failpoint("offered")
         try:
@@ -334,7 +350,8 @@ class VirtualPeer:
             patience=patience,
             stands=partial(self._stands, assignment.id),
         )
-        self._task = _TaskInHand(assignment, prepared, handle)
+        after = min(_JOINS_AFTER, self._settings.coordinator.ack_timeout / 4) if joins else 0.0
+        self._task = _TaskInHand(assignment, prepared, handle, self._runtime.now() + after)
         self._machine.fire("prepare")
 
     def _stands(self, assignment: int) -> bool | None:

@@ -306,30 +306,37 @@ def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
 
 
 def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
-    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input."""
+    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input. Nobody
+    waits for one that has not accepted yet to join them: it has read nothing.
+    """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "active":
         return
     peers = changes.state.peers
     for other in changes.state.jobs[peer.assignment.job].tasks[peer.assignment.task].peers:
-        if peers[other].state != "waiting" and other != event.peer:
+        if peers[other].state != "waiting" and not peers[other].joins and other != event.peer:
             changes.move(event.peer, "wait")
             return
     changes.move(event.peer, "seal")
 
 
 def _completed(changes: ChangeSet, event: Completed) -> None:
-    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again."""
+    """The task is complete, unless a peer joined it meanwhile. That peer will find the input drained and seal again. One that
+    has not accepted yet to join becomes idle again.
+    """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "sealing":
         return
     place = peer.assignment
     job = changes.state.jobs[place.job]
-    if any(changes.state.peers[other].state in WORKING for other in job.tasks[place.task].peers):
+    others = {name: changes.state.peers[name] for name in changes.state.on_task(job.tasks[place.task])}
+    if any(other.state in WORKING and not other.joins for other in others.values()):
         changes.move(event.peer, "wait")
         return
     changes.task_is(place.job, place.task, "complete", event.counts)
     changes.keep_positions(place.job, changes.state.plans[place.job].graph, {place.task: event.positions})
+    for name in [name for name, other in others.items() if other.joins]:
+        changes.leave(name, "release")
     changes.leave(event.peer, "release")
     if all(job.tasks[stage].state == "complete" for stage in changes.state.plans[place.job].stages):
         changes.end(place.job, "stopped" if job.stopping else "completed")

@@ -100,6 +100,7 @@ class PeerChanges:
         peer.state = peer_states.after(peer.state, trigger)
         if peer.state == "idle":
             state.add_idle(name, peer)
+        peer.joins = peer.joins and peer.state == "acking"
         peer.since, peer.order = self.at, state.order
         state.order += 1
         state.by_state[peer.state][name] = None
@@ -234,20 +235,27 @@ class PeerChanges:
         self._outer.append(DeletePulse(name))
 
     def offer(self, offer: Offer) -> None:
-        """Offer the smallest free slots of a task to idle peers (:func:`coordinator.core.homes.peers_for`)."""
+        """Offer the smallest free slots of a task to idle peers (:func:`coordinator.core.homes.peers_for`). By rules from 4 on,
+        they know whether others work there already, in a job whose tasks end.
+        """
         job = self.state.jobs[offer.job]
         task = self._task(offer.job, offer.task)
         plan = self.state.plans[offer.job]
         asked = asked_of(job, plan, offer.task)
         slots = list(islice(free_slots(task), offer.peers))
         standby = Standby(offer.job, offer.task, task.avoids) if plan.stages[offer.task].standby else None
+        joins = self.state.rules > 3 and not plan.turns and self._is_worked_on(task)
         found = peers_for(self.state, asked, slots, task.last, offer.kinds, standby, task.declined)
         for slot, name in found.items():
-            self._peer(name).assignment = Assignment(self.n, offer.job, offer.task, slot)
+            peer = self._peer(name)
+            peer.assignment, peer.joins = Assignment(self.n, offer.job, offer.task, slot), joins
             task.peers[name] = slot
             self.state.held[offer.job] += 1
             self.move(name, "offer")
         self.state.turn = job.number
+
+    def _is_worked_on(self, task: Task) -> bool:
+        return any(self.state.peers[name].state != "acking" for name in task.peers)
 
     # The notes from before the first change
 

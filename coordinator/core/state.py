@@ -65,6 +65,8 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     """Whether the peer is dead and its pulse must still be deleted."""
     drained: bool = False
     """Whether a user has taken it out: it gets no further task."""
+    joins: bool = False
+    """Whether it has been offered a task on which others work already, which may soon be complete without it."""
 
     @property
     def kind(self) -> Kind:
@@ -78,9 +80,9 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
 
     def note(self) -> PeerNote | None:
         """The note of its state node; None for a dead peer."""
-        return (
-            None if self.state == "dead" else PeerNote(self.state, self.n, self.assignment, self.yields, self.drained)
-        )
+        if self.state == "dead":
+            return None
+        return PeerNote(self.state, self.n, self.assignment, self.yields, self.drained, self.joins)
 
 
 class Task(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

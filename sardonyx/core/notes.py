@@ -99,6 +99,8 @@ class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     yields: Yields = ""
     drained: bool = False
     """Whether a user has taken it out: it gets no further task."""
+    joins: bool = False
+    """Whether others work on the task already. It may soon be complete, so the peer takes its time to accept it."""
 
 
 class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -79,6 +79,7 @@ UNSAID: Json = {
     "queued": False,
     "yields": "",
     "drained": False,
+    "joins": False,
 }
 UNSAID |= {"topics": {}, "peers": {}, "failures": 0, "backing_off": False, "counts": None, "positions": {}}
 """What a note leaves out, as it goes without saying."""
@@ -161,7 +162,7 @@ class Twin:
             said = {"tags": set(event.get("tags", [])), "reads": event.get("format", 0) or OLDEST}
             process = (event.get("host"), event.get("pid"))
             new = {"state": "idle", "assignment": None, "yields": "", "process": process if all(process) else None}
-            new |= {"host": event.get("host", ""), "drained": event.get("host") in self.drained}
+            new |= {"host": event.get("host", ""), "drained": event.get("host") in self.drained, "joins": False}
             self.peers[event["peer"]] = new | said
             self.rests(event["peer"])
 
@@ -616,7 +617,7 @@ class Twin:
 
     def on_ack(self, event: Json) -> None:
         if self.holds(event, "acking"):
-            self.peers[event["peer"]] |= {"state": "active", "since": self.n}
+            self.peers[event["peer"]] |= {"state": "active", "since": self.n, "joins": False}
             job, task = self.place(event["peer"])
             task["state"], job["former"] = "running", None
             task["taken_up"] = self.rules > 3
@@ -798,22 +799,24 @@ class Twin:
 
     def on_exhausted(self, event: Json) -> None:
         if self.holds(event, "active"):
-            others = [self.state(p) for p in self.others(event["peer"])]
-            self.peers[event["peer"]]["state"] = "sealing" if all(s == "waiting" for s in others) else "waiting"
+            others = [p for p in self.others(event["peer"]) if not self.peers[p]["joins"]]
+            quiet = all(self.state(p) == "waiting" for p in others)
+            self.peers[event["peer"]]["state"] = "sealing" if quiet else "waiting"
 
     def on_completed(self, event: Json) -> None:
         if not self.holds(event, "sealing"):
             return
         peer = event["peer"]
         job, task = self.place(peer)
-        if any(self.state(p) in ("acking", "active") for p in self.others(peer)):
+        if any(self.state(p) in ("acking", "active") and not self.peers[p]["joins"] for p in self.others(peer)):
             self.peers[peer]["state"] = "waiting"
             return
         name = self.peers[peer]["assignment"]["task"]
         task.update(state="complete", backing_off=False, declined=[], counts=event.get("counts", {}))
         if not task["positions"]:
             task["positions"] = positions_in(job, name, event.get("positions", {}))
-        for each in [peer, *self.others(peer)]:
+        others = self.others(peer)
+        for each in sorted([peer, *others], key=lambda p: ("acking", "sealing", "waiting").index(self.state(p))):
             self.put(each, "idle")
         task["had"] = {}
         if all(job["tasks"][name]["state"] == "complete" for name in job["stages"]):
@@ -902,7 +905,7 @@ class Twin:
         for where in (self.at_work, self.free, self.aside):
             if peer in where:
                 where.remove(peer)
-        self.peers[peer] |= {"state": state, "assignment": None, "yields": ""}
+        self.peers[peer] |= {"state": state, "assignment": None, "yields": "", "joins": False}
         if task is not None:
             task["left"] = self.n  # counts only if it was the last one
         if state == "idle":
@@ -925,12 +928,14 @@ class Twin:
         taken = [self.peers[p]["assignment"]["slot"] for p in self.on_task(job, name)]
         slots = [s for s in range(len(taken) + count) if s not in taken][:count]
         peers = self.slots_to(job, name, idle, slots)
+        at_work = any(self.state(p) != "acking" for p in self.on_task(job, name))
+        joins = self.rules > 3 and not self.takes_turns(job) and at_work
         for slot in slots:
             peer = peers[slot]
             self.free.remove(peer)
             self.at_work.append(peer)
             assignment = {"id": self.n, "job": job["id"], "task": name, "slot": slot}
-            self.peers[peer] |= {"state": "acking", "assignment": assignment, "yields": ""}
+            self.peers[peer] |= {"state": "acking", "assignment": assignment, "yields": "", "joins": joins}
         self.served = job["number"]
 
     def slots_to(self, job: Json, name: str, idle: list[str], slots: list[int]) -> dict[int, str]:
@@ -1399,7 +1404,7 @@ class Twin:
         for name, peer in self.peers.items():
             if peer["state"] != "dead":
                 notes[f"/peer-state/{name}"] = {
-                    field: peer[field] for field in ("state", "assignment", "yields", "drained")
+                    field: peer[field] for field in ("state", "assignment", "yields", "drained", "joins")
                 }
         for name, job in self.jobs.items():
             job["letters"], job["changing"] = letters_left(job), job["next"] is not None

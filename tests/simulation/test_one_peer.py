@@ -1,4 +1,4 @@
-"""A virtual peer tells in its pulse of a batch that takes long, and of no other one."""
+"""One virtual peer and its state node: when it accepts a task, and what it tells in its pulse."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import peer.virtual_peer
 from peer.assignment import AssignmentHandle
 from peer.virtual_peer import LONG, VirtualPeer
 from sardonyx.core import node_paths
+from sardonyx.core.events import Acked
 from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
@@ -25,6 +26,9 @@ class _Clock(Runtime):
     time = 1000.0
 
     def wall(self) -> float:
+        return self.time
+
+    def now(self) -> float:
         return self.time
 
     def spawn(self, name: str, run: Callable[[], None]) -> Any:
@@ -41,6 +45,7 @@ class _Tree:
         self.runtime = _Clock()
         self.nodes: dict[str, bytes] = {}
         self.writes = 0
+        self.requests: list[object] = []
 
     def create(self, path: str, data: bytes, *, ephemeral: bool) -> bool:
         assert ephemeral
@@ -50,7 +55,8 @@ class _Tree:
     def read(self, path: str, watch: object = None) -> bytes | None:
         return self.nodes.get(path)
 
-    def request(self, event: object) -> None: ...
+    def request(self, event: object) -> None:
+        self.requests.append(event)
 
     def commit(self, operations: list[Any]) -> None:
         if self.away:
@@ -99,3 +105,29 @@ def test_a_batch_that_takes_long_is_told_and_one_that_is_over_is_not(monkeypatch
     for _ in range(3):
         found._turn()
     assert (tree.batch, tree.writes) == (None, 2)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_task_on_which_others_work_is_accepted_a_second_later(monkeypatch: pytest.MonkeyPatch, joins: bool) -> None:
+    """Any other one at once. Nothing is said of one that is complete by then."""
+    monkeypatch.setattr(peer.virtual_peer, "_LOOK_ANYWAY", 0.0)
+    tree = _Tree()
+    found = VirtualPeer(Settings(), tree, _Runner(), "p", PulseNote(host="h"), lambda: None)  # type: ignore[arg-type]
+    found._turn()
+
+    def offered(place: Assignment | None) -> None:
+        state = "idle" if place is None else "acking"
+        tree.nodes[STATE] = msgspec.json.encode(PeerNote(state, 7, place, joins=joins))  # type: ignore[arg-type]
+        found._turn()
+
+    offered(PLACE)
+    assert tree.requests == ([] if joins else [Acked(peer="p", assignment=PLACE.id)])
+    offered(None)
+    later = Assignment(id=8, job="j", task="t", slot=0)
+    offered(later)
+    tree.runtime.time += 0.9
+    found._turn()
+    tree.requests.clear()
+    tree.runtime.time += 0.2
+    found._turn()
+    assert tree.requests == ([Acked(peer="p", assignment=later.id)] if joins else [])
