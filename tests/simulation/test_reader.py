@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,6 +28,7 @@ from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
 from sentinel.rules import BOUND_END
 from tests.simulation.messages import Record, end_of_partition
+from tests.simulation.metadata import Topics, at_once
 
 TOPIC = "t"
 ONE, OTHER = Partition(TOPIC, 0), Partition(TOPIC, 1)
@@ -48,19 +48,14 @@ class Clock(Runtime):
         return self.passed
 
 
-class Client:
+class Client(Topics):
     """A consumer whose broker is a list of messages."""
 
     def __init__(self) -> None:
+        self.partitions = {TOPIC: 2}
+        super().__init__(self.partitions)
         self.waiting: list[Any] = []
         self.paused: set[int] = set()
-        self.partitions = 2
-
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        del timeout
-        return SimpleNamespace(
-            topics={topic: SimpleNamespace(error=None, partitions=dict.fromkeys(range(self.partitions)))}
-        )
 
     def subscribe(self, _topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.came, self.went = on_assign, on_revoke
@@ -265,7 +260,7 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
     """
     added = Partition(TOPIC, 2)
     monkeypatch.setattr(queues.group_clocks, "Consumer", lambda *_, **_more: client)
-    monkeypatch.setattr(BackgroundThread, "submit", lambda _, work: at_once(work))
+    monkeypatch.setattr(BackgroundThread, "submit", at_once)
     monkeypatch.setattr(time, "monotonic", clock.now)
     clocks = GroupClocks(Settings.model_construct(), "g", reader.everything, [TOPIC])
     task = TaskSpec(name="a", type="function", fn="m:f")
@@ -288,16 +283,10 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
         return [] if not found else [times._stating.last]
 
     assert stated(one=50, other=40) == [40]
-    client.partitions = 3
+    client.partitions[TOPIC] = 3
     client.give(2)
     assert stated(one=90, other=95, added=60) == [60]
     clock.passed += 10.0
     with pytest.raises(ReaderLost, match="partitions were added to topic t"):
         [stated(one=95, other=95, added=70) for _ in range(3)]
     assert opened(clock).everything == [ONE, OTHER, added]
-
-
-def at_once(work: Any) -> Future[Any]:
-    done: Future[Any] = Future()
-    done.set_result(work())
-    return done
