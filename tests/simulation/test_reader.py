@@ -12,7 +12,9 @@ from confluent_kafka import TopicPartition
 
 import queues.group_clocks
 import queues.reader
+from peer.preparation import assemble
 from peer.slot_clients import SlotClients
+from peer.step_timer import StepTimer
 from peer.timekeeper import Timekeeper
 from queues.group_clocks import GroupClocks
 from queues.lost import ReaderLost
@@ -20,9 +22,10 @@ from queues.reader import Reader
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.core.timing import TimeSpec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
@@ -290,3 +293,41 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
     with pytest.raises(ReaderLost, match="partitions were added to topic t"):
         [stated(one=95, other=95, added=70) for _ in range(3)]
     assert opened(clock).everything == [ONE, OTHER, added]
+
+
+def test_rows_are_not_judged_by_their_partition_alone_when_another_one_was_added(client: Client, clock: Clock) -> None:
+    """What windows take for late goes by the least clock of all partitions of a topic: by one of them alone only as long as there
+    is no other, whatever the topic had when the job was planned.
+    """
+    options, time = {"topic": TOPIC, "schema": "at long"}, TimeSpec(column="at", unit="ms")
+    given = TaskSpec(name="in", type="input", connector="kafka", options=options, time=time)
+    window = WindowSpec(kind="tumbling", size="1 min", aggregate={"n": AggregateSpec(of="count")})
+    count = TaskSpec(name="count", type="function", window=window)
+    out = TaskSpec(name="out", type="output", connector="blackhole")
+    edges = [("in", "count"), ("count", "out")]
+    graph = graph_of(JobSpec(name="j", workflow=edges, catalog=[given, count, out]), "d", "j")
+    facts = {link.name: LinkFacts(1) for link in graph.links}
+    settings = Settings.model_construct()
+    work = assemble(settings, None, "p", Assignment(1, "j", "in", 0), graph, facts, None)
+    (link,) = work.stage.ingress
+
+    def judged(partitions: int, *held: int) -> bool:
+        client.partitions[TOPIC] = partitions
+        found = Reader(
+            settings,
+            "g",
+            "slot-0",
+            {link.name: (link, LinkFacts(1))},
+            lambda *_: BOUND_END,
+            2,
+            timed=True,
+            runtime=clock,
+        )
+        client.give(*held)
+        client.waiting += [Record(TOPIC, 0, offset, b'{"at": 1}') for offset in range(3)]
+        found.poll(0)
+        return work.apply(found.cut(10), StepTimer()).in_force.of_rows is not None
+
+    assert judged(1, 0)
+    assert not judged(2, 0)
+    assert not judged(1, 0, 1), "the group tells it first"
