@@ -401,7 +401,6 @@ class PreparedTask:
         """
         tables: list[pa.Table] = []
         in_force = _in_force(batch)
-        single = sum(self.facts[link.name].partitions for link in self.stage.ingress) == 1
         provenance, failed, clocks = Provenance(), list[Failed](), dict[Partition, SourceClock]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
@@ -429,13 +428,12 @@ class PreparedTask:
                 provenance.add(messages, [piece.num_rows for piece in blocks])
                 tables.append(_of_links([link], blocks))
             else:
-                since, first = self.facts[link.name].since, Partition(link.topic, 0)
-                now = self.runtime.wall()
+                since, now = self.facts[link.name].since, self.runtime.wall()
                 read = read_topic(link, messages, self._formats, batch, now, since, leaves_out=self.isolate)
                 clocks |= read.clocks
                 if read.in_force is not None and len(read.in_force):
                     greatest = max(in_force.greatest, int(read.in_force.max()))
-                    in_force = InForce(greatest, read.in_force if single and [*read.clocks] == [first] else None)
+                    in_force = InForce(greatest, read.in_force if batch.single else None)
                 provenance.add(read.messages, None)
                 tables.append(read.table)
                 failed += read.unread

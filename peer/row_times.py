@@ -78,7 +78,7 @@ def timed(
         _refuse_second(spec, rows, link)
         added = _added(spec, batch, names, places, messages, now)
         rows = rows.append_column(spec.column, added if kept.all() else added.filter(pa.array(kept)))
-    places = places[kept]
+    came, places = np.bincount(places, minlength=len(names)), places[kept]
     found = judged(rows, spec, now, f"topic {link.topic}", of_calendar=leaves_out and link.of_calendar)
     times = found.times
     if found.bad:
@@ -91,7 +91,10 @@ def timed(
         here = places == number
         own, before = times[here], batch.clocks.get(partition, SourceClock())
         force[here] = in_force(before, own, delay)
-        clocks[partition] = before.after(int(own.max()), delay) if len(own) else before
+        if spec.kind == "ordinal":
+            clocks[partition] = before.after(_next_number(before) + int(came[number]) - 1, delay)
+        else:
+            clocks[partition] = before.after(int(own.max()), delay) if len(own) else before
     left_out = _left_out(times, since, spec)
     if left_out.any():
         stay = ~left_out
@@ -188,6 +191,13 @@ def _added(
     numbers = np.empty(len(messages), np.int64)
     for number, partition in enumerate(names):
         here = places == number
-        first = batch.positions[partition].counts.rows_in
+        first = _next_number(batch.clocks.get(partition, SourceClock()))
         numbers[here] = np.arange(first, first + np.count_nonzero(here))
     return pa.array(numbers)
+
+
+def _next_number(clock: SourceClock) -> int:
+    """The number of the next message of a partition, also if it is no row. A job that goes on from a stopped one has its clocks,
+    so it counts on.
+    """
+    return max(clock.seen + 1, 0)

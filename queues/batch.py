@@ -48,6 +48,8 @@ class Batch:
     """In a job with clocks, of each of ``messages`` of an internal link: the clock that was stated before it."""
     before: dict[Partition, Position | None] = field(default_factory=dict)
     """If the job keeps its lineage: the committed one of each of ``positions`` before this batch."""
+    single: bool = False
+    """Whether the task reads one partition in all, as far as its reader knows: users may add some to a topic."""
     hops: int = 0
     """In a loop with ``max_hops``: how many feedback links each of its rows has come over."""
     outbox: list[Outgoing] = field(default_factory=list)

@@ -17,6 +17,9 @@ Recover = Callable[[Mapping[Partition, Position | None]], Mapping[Partition, Rec
 _PATIENCE = 10.0
 """Seconds that the broker has to report committed positions, and that finding a group's coordinator may take."""
 
+LOOK = 10.0
+"""Seconds for which the number of partitions of a user's topic counts: users may add some, and then rows come from there, too."""
+
 _LISTEN = 3.0
 """Seconds after which we listen to what the client says beside its answer."""
 

@@ -24,9 +24,6 @@ log = structlog.get_logger()
 _EVERY = 0.25
 """Seconds from one question to the next. Sixteen peers that ask so often cost a task 4 % (docs/performance.md)."""
 
-_LOOK = 10.0
-"""Seconds from one look for partitions that users have added to the next."""
-
 _PATIENCE = 10.0
 """Seconds that the broker has to answer."""
 
@@ -84,7 +81,7 @@ class GroupClocks:
             grown, self._looks = self._looks.result(), None
             if grown:
                 raise ReaderLost(f"partitions were added to topic {grown}, whose clocks count")
-        if self._sizes and self._looks is None and time.monotonic() - self._looked_at >= _LOOK:
+        if self._sizes and self._looks is None and time.monotonic() - self._looked_at >= committed.LOOK:
             self._looked_at = time.monotonic()
             self._looks = self._thread.submit(self._look)
 

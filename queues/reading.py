@@ -124,7 +124,7 @@ class Reading:
         Raises:
             InputError: ``SX-LINK-LOSS``, ``SX-LINK-TWICE``: an internal link has lost or doubled blocks.
         """
-        batch = Batch()
+        batch = Batch(single=len(self._everything) == 1 and self._held.keys() <= {*self._everything})
         passed = self._runtime.now() - self._cut_at
         most = self._growth.next(size, self._buffer.rows, self._buffer.size, passed)
         if self._buffer.rows and (number is None or number <= self._turn):

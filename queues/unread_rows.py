@@ -25,9 +25,6 @@ log = structlog.get_logger()
 EVERY = 0.5
 """Seconds from one question to the next, as long as a task wants to know. It is a request for each link, and another one."""
 
-_LOOK = 10.0
-"""Seconds for which the number of partitions of a user's topic counts. Users may add some, and then rows come from there, too."""
-
 _PATIENCE = 10.0
 """Seconds that the broker has to answer."""
 
@@ -118,7 +115,7 @@ class UnreadRows:
         if now >= until:
             partitions = range(committed.partitions_of(client, link.topic, _PATIENCE))
             places = [TopicPartition(link.topic, number) for number in partitions]
-            self._places[link.topic] = math.inf if link.owned else now + _LOOK, places
+            self._places[link.topic] = math.inf if link.owned else now + committed.LOOK, places
         return places
 
     def _leave(self) -> None:

@@ -97,7 +97,7 @@ class KafkaLinks:
         stages = [stage for stage in before.stages if stage.name not in rewired.goes_on]
         fence_slots(self._settings, job, stages, rewired.facts)
         failpoint("change-fenced")
-        self._refuse_passed(job, rewired.before, spec, before)
+        self._refuse_passed(job, rewired, spec, before)
         beside = {link.topic for link in found.new if link.kind == "input"}
         readers = [stage for stage in before.stages if any(link.topic in beside for link in stage.ingress)]
         held = held_positions(self._settings, [*stages, *(each for each in readers if each not in stages)], job)
@@ -112,12 +112,12 @@ class KafkaLinks:
         links = begun(found.new, links, before.stages, held, rewired.facts)
         return carried(links, found, held, rewired.facts), since
 
-    def _refuse_passed(self, job: str, old: JobSpec, new: JobSpec, before: Graph) -> None:
+    def _refuse_passed(self, job: str, rewired: Rewired, new: JobSpec, before: Graph) -> None:
         """Raises SX-JOB-CHANGE-PASSED if a change at a time would come too late. What it parts gets no row by now."""
-        begins = begins_at(old, new)
+        begins = begins_at(rewired.before, new)
         if begins is not None:
             sources = readers(before, new)
-            failure = passed(job, begins, sources, held_positions(self._settings, sources, job))
+            failure = passed(job, begins, sources, held_positions(self._settings, sources, job), rewired.facts)
             if failure is not None:
                 raise SardonyxError.from_failure(failure)
 

@@ -17,7 +17,7 @@ from sardonyx.core.changing_at import Pending, at_text, going
 from sardonyx.core.clocks import END, NEVER, SourceClock, task_clock
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, LinkFacts
-from sardonyx.core.graph import Graph, Stage, graph_of
+from sardonyx.core.graph import Graph, Link, Stage, graph_of, is_endless
 from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.spec import JobSpec
@@ -99,12 +99,19 @@ def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
     facts = msgspec.json.decode(data, type=LinksNote).links
     notes = task_notes(zk.read_many, graph, job)
     complete = {name for name, each in notes.items() if each.counts is not None}
-    sizes = {link.topic: facts[link.name].partitions for link in graph.links}
     going = [stage for stage in graph.stages if stage.name not in complete]
+    sizes = {link.topic: _partitions(settings, link, facts[link.name]) for stage in going for link in stage.ingress}
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="clocks") as pool:
         held = pool.map(lambda stage: committed_by(settings, stage, job, sizes), going)
         known = dict(zip([stage.name for stage in going], held, strict=True))
     return clocks_of(job, graph, known, None if counts_rows(spec) else time.time(), facts)
+
+
+def _partitions(settings: Settings, link: Link, facts: LinkFacts) -> int:
+    """How many partitions the clock of a link's reader goes by: also those that users have added to a topic without an end."""
+    from queues.marked_topics import partitions
+
+    return max(facts.partitions, partitions(settings, link.topic)) if is_endless(link) else facts.partitions
 
 
 def counts_rows(spec: JobSpec) -> bool:

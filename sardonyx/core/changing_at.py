@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import Failure
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, Stage, graph_of, order_of
-from sardonyx.core.positions import Partition, Position
+from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.row_times import row_times, time_over
 from sardonyx.core.spec import JobSpec, Route, TaskSpec
 from sardonyx.core.spec_fields import JOB_FIELDS, job_changes, kind_of_field, task_changes
@@ -328,34 +330,52 @@ def readers(before: Graph, spec: JobSpec) -> list[Stage]:
 
 
 def passed(
-    job: str, found: Pending, stages: Collection[Stage], held: Mapping[str, Mapping[Partition, Position | None]]
+    job: str,
+    found: Pending,
+    stages: Collection[Stage],
+    held: Mapping[str, Mapping[Partition, Position | None]],
+    facts: Mapping[str, LinkFacts],
 ) -> Failure | None:
-    """The error if a row of the time of a change, or a later one, was read before the change; None: there is none.
+    """The error if a row of the time of a change, or a later one, was read before the change; None: there is none. A job that
+    goes on from another one holds what that had read.
 
     Args:
         job: its id.
         found: the change.
         stages: those that read the topics (:func:`readers`).
         held: their positions.
+        facts: of the job's links.
     """
     seen = [
-        (position.clock.seen, partition, stage.name)
+        (*_seen(facts[link.name], partition, position), partition, stage.name)
         for stage in stages
+        for link in stage.ingress
+        if link.kind == "input"
         for partition, position in held.get(stage.name, {}).items()
-        if position is not None and any(link.topic == partition.topic for link in stage.ingress if link.kind == "input")
+        if partition.topic == link.topic
     ]
     greatest = max(seen, default=None)
     if greatest is None or greatest[0] < found.at:
         return None
-    time, partition, task = greatest
+    time, left_out, partition, task = greatest
     stands = at_text(time, ordinal=found.ordinal)
+    cause = f"task {task} has read a row of {stands} from {partition.topic}[{partition.number}], by the version before"
+    if left_out:
+        cause = f"the job goes on from a checkpoint, and task {task} leaves out rows up to {stands}, which that holds"
     return Failure(
         "SX-JOB-CHANGE-PASSED",
         f"job {job} was not changed at {found.time}: rows up to {stands} are read already",
-        cause=f"task {task} has read a row of {stands} from {partition.topic}[{partition.number}], by the version before",
+        cause=cause,
         fix=f"choose a time after {stands}, and late enough that the job has not come there when the change is made",
         where={"job": job, "task": task},
     )
+
+
+def _seen(facts: LinkFacts, partition: Partition, position: Position | None) -> tuple[int, bool]:
+    """Up to which time rows of a partition were read, and whether it is a checkpoint that says so."""
+    seen = clock_of(facts, partition.number, position).seen
+    left_out = NEVER if facts.since is None else facts.since - 1
+    return max(seen, left_out), left_out > seen
 
 
 def step_text(old: JobSpec, new: JobSpec) -> str:

@@ -196,7 +196,7 @@ def end_of(graph: Graph, held: Mapping[str, Mapping[Partition, Position | None]]
     if not keeping or gone or any(state_link(stage) is None for stage in keeping):
         return None
     clocks = {
-        link.name: [_clock(position) for position in _of_link(link, held[stage.name])]
+        link.name: [_clock(position, closes=_closes(stage, link)) for position in _of_link(link, held[stage.name])]
         for stage in graph.stages
         for link in stage.ingress
         if link.kind in ("input", "internal")
@@ -290,12 +290,22 @@ def _of_link(link: Link, positions: Mapping[Partition, Position | None]) -> list
     ]
 
 
-def _clock(position: Position | None) -> tuple[int, int]:
-    """The clock of a partition, as far as another job can go on with it: one that has ended says nothing of later rows."""
+def _closes(stage: Stage, link: Link) -> bool:
+    """Whether the least clock of its links closes what a task keeps. Of a join, each link has a clock of its own."""
+    return link.kind == "internal" and stateful(stage.task) and stage.task.relation is None
+
+
+def _clock(position: Position | None, *, closes: bool) -> tuple[int, int]:
+    """The clock of a partition, as far as another job can go on with it: one that has ended says nothing of later rows. But what
+    the other links of the task have closed by then stays closed (``closes``).
+    """
     if position is None:
         return NEVER, NEVER
-    clock = position.clock
-    return clock.seen, NEVER if clock.value == END else clock.value
+    seen, value, _ = position.clock
+    seen = NEVER if seen == END else seen
+    if value == END:
+        return seen, seen if closes else NEVER
+    return seen, value
 
 
 def _shards(stage: Stage, positions: Mapping[Partition, Position | None]) -> list[Checkpoints]:

@@ -24,7 +24,9 @@ def offsets(
 
 
 def _committed(link: Link, held: Mapping[Partition, Position | None], facts: LinkFacts) -> list[int | None]:
-    found = [held.get(Partition(link.topic, number)) for number in range(facts.partitions)]
+    """Of a user's topic also in the partitions that were added since the job was planned."""
+    added = [each.number + 1 for each in held if each.topic == link.topic] if link.kind == "input" else []
+    found = [held.get(Partition(link.topic, number)) for number in range(max(facts.partitions, *added, 0))]
     return [None if position is None else position.offset for position in found]
 
 
@@ -36,7 +38,8 @@ def begun(
     facts: Mapping[str, LinkFacts],
 ) -> dict[str, LinkFacts]:
     """The facts of links, with where a new reader of a topic begins that tasks of the job read already: where the hindmost of
-    them stands. It ends where they do.
+    them stands. It ends where they do, and leaves out the rows that they leave out, as a checkpoint holds them: it may take the
+    place of one of them.
 
     Args:
         new: the new links.
@@ -59,7 +62,11 @@ def begun(
         size = found[link.name].partitions
         hindmost = [min(row) for row in zip_longest(*starts, fillvalue=0)]
         start = (hindmost + [0] * size)[:size]
-        found[link.name] = replace(found[link.name], start=start, end=facts[beside[0][1].name].end)
+        end = facts[beside[0][1].name].end
+        if end is not None:  # nothing is read of partitions that were added to a topic with an end
+            end = end + start[len(end) :]
+        since = max((known for _, other in beside if (known := facts[other.name].since) is not None), default=None)
+        found[link.name] = replace(found[link.name], start=start, end=end, since=since)
     return found
 
 
@@ -92,7 +99,8 @@ def _next(link: Link, held: Mapping[Partition, Position | None], facts: LinkFact
     """The next offset that a task reads in each partition of a topic."""
     starts = facts.start or [0] * facts.partitions
     return [
-        first if offset is None else offset for first, offset in zip(starts, _committed(link, held, facts), strict=True)
+        first if offset is None else offset
+        for first, offset in zip_longest(starts, _committed(link, held, facts), fillvalue=0)
     ]
 
 

@@ -25,8 +25,9 @@ from sardonyx.core.changing import (
 )
 from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.graph import graph_of
-from sardonyx.core.positions import Position
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec
+from sardonyx.core.taking_over import begun, offsets
 from sardonyx.core.timing import TimeSpec
 from sardonyx.core.untouched import untouched
 from sardonyx.job.bundle import lost_names
@@ -240,6 +241,27 @@ def test_code_that_is_drained_must_still_be_there() -> None:
     assert lost_names(old, new, names) == ["job:log", "job:Gone.method"]
     assert lost_names(old, None, ["job:log", "installed:log"]) == ["job:log"]
     assert lost_names(None, new, ["job:log"]) == ["job:log"]
+
+
+def test_a_new_reader_of_a_topic_begins_where_the_others_stand() -> None:
+    """So it may take the place of one of them: also in partitions that were added to the topic, and after a checkpoint, whose
+    rows the others leave out. Of a topic with an end it reads no more than they do.
+    """
+    before, after = (graph_of(spec, "", "") for spec in (a_job(), a_job("copy")))
+    (stage,) = [stage for stage in before.stages if any(link.kind == "input" for link in stage.ingress)]
+    found = rewiring(before, after)
+    (new,) = [link for link in found.new if link.kind == "input"]
+    held = {stage.name: {Partition("in", 0): Position(9), Partition("in", 1): None, Partition("in", 2): Position(4)}}
+    links = {link.name: LinkFacts(3) for link in after.links}
+
+    def of_new(**known: Any) -> LinkFacts:
+        facts = {link.name: LinkFacts(2, start=[5, 6], **known) for link in before.links}
+        assert offsets(stage, held[stage.name], facts) == {"in": [9, None, 4]}
+        return begun(found.new, links, before.stages, held, facts)[new.name]
+
+    assert of_new() == LinkFacts(3, start=[9, 6, 4])
+    assert of_new(since=70) == LinkFacts(3, start=[9, 6, 4], since=70)
+    assert of_new(end=[20, 30]) == LinkFacts(3, start=[9, 6, 4], end=[20, 30, 4])
 
 
 def test_a_task_that_is_complete_gets_no_new_queue() -> None:

@@ -31,8 +31,9 @@ from sardonyx.core.changing_at import (
     step_text,
     waits_text,
 )
-from sardonyx.core.clocks import SourceClock
+from sardonyx.core.clocks import NEVER, SourceClock
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.job_diff import job_diff
 from sardonyx.core.positions import Partition, Position
@@ -288,14 +289,36 @@ def test_what_was_read_before_the_change_is_refused() -> None:
         clock = SourceClock(seen, seen)
         return {"read": {Partition("in", 0): None, Partition(topic, 1): Position(7, clock=clock)}}
 
-    assert passed("j", found, sources, held(AT - 1)) is None
-    assert passed("j", found, sources, held(AT, "other")) is None
-    assert passed("j", found, sources, {}) is None
-    failure = passed("j", found, sources, held(AT))
+    facts = {link.name: LinkFacts(2) for link in graph_of(before, "", "").links}
+    assert passed("j", found, sources, held(AT - 1), facts) is None
+    assert passed("j", found, sources, held(AT, "other"), facts) is None
+    assert passed("j", found, sources, {}, facts) is None
+    failure = passed("j", found, sources, held(AT), facts)
     assert failure is not None
     assert (failure.code, failure.where["task"]) == ("SX-JOB-CHANGE-PASSED", "read")
     assert "rows up to 1970-01-01T00:00:00.001Z are read already" in failure.message
     assert "from in[1]" in failure.cause
+
+
+def test_what_the_job_before_had_read_is_refused_too() -> None:
+    """A job that goes on from another one holds it, also where it has read nothing itself."""
+    before = a_job("plain")
+    both = side_by_side(before, a_job("plain", "new"), AT)
+    found = begins_at(before, both)
+    assert found is not None
+    graph = graph_of(before, "", "")
+    sources = readers(graph, both)
+    held = {"read": {Partition("in", 0): None, Partition("in", 1): Position(7, clock=SourceClock(AT - 1, AT - 1))}}
+
+    def refused(**known: Any) -> str:
+        facts = {link.name: LinkFacts(2, **known) for link in graph.links}
+        failure = passed("j", found, sources, held, facts)
+        return "" if failure is None else failure.cause
+
+    assert refused(clocks=[(AT - 1, NEVER), (NEVER, NEVER)]) == ""
+    assert "from in[0]" in refused(clocks=[(AT, NEVER), (NEVER, NEVER)])
+    assert refused(since=AT) == ""
+    assert "leaves out rows up to 1970-01-01T00:00:00.001Z" in refused(since=AT + 1)
 
 
 def test_rows_with_numbers_are_told_apart_by_them() -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from coordinator.core.decide import decide
 from coordinator.core.state import new_state
 from peer.prepared_task import PreparedTask
-from sardonyx import Count, Job, Sum, blackhole, event_time, kafka, tumbling
+from sardonyx import Count, Job, Max, Sum, blackhole, event_time, kafka, ordinal, tumbling
 from sardonyx.core.checkpoints import Bookmark, Checkpoints
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
@@ -271,6 +271,64 @@ def test_a_stopped_job_and_the_next_one_give_what_one_gives(seed: int, every: st
             again.end()
             for task in (*GRACE, "seen"):
                 assert results(stopped, task) + results(again, task) == results(whole, task), task
+
+
+def test_the_next_job_counts_rows_on() -> None:
+    """Where their times are their numbers: else they would be late until so many have come again. Records that are no rows have a
+    number, too, wherever batches are cut and a job was stopped.
+    """
+    job = Job("numbered", partitions=2)
+    read = job.input("read", kafka("given", schema="n long", start="earliest"), time=ordinal("nr"), on_error="skip")
+    job.window("tens", tumbling(10), after=read, aggregate={"rows": Count(), "first": Max("n"), "last": Max("nr")})
+    job.output("out", blackhole(), after="tens")
+    spec, one = job.spec(), {"read": 1}
+    rows: list[Any] = [b"broken" if n in (7, 23, 24, 25, 39) else {"n": n} for n in range(60)]
+    with closing(job_run(spec, one)) as stopped, closing(job_run(spec, one)) as whole:
+        stopped.give("read", rows[:25])
+        whole.give("read", rows)
+        whole.end()
+        with closing(resumed(stopped, replace(spec, name="after"), inputs=one)) as again:
+            again.give("read", rows[25:40])
+            again.crash("read")
+            again.give("read", rows[40:])
+            again.end()
+            assert results(stopped, "tens") + results(again, "tens") == results(whole, "tens")
+            assert [row["rows"] for row in whole.rows("tens")] == [9, 10, 7, 9, 10, 10]
+
+
+def test_what_was_closed_stays_closed_after_one_of_the_inputs_had_ended() -> None:
+    """The next job does not know at once that nothing comes of that input any more. Until then what is late was late before."""
+    job = Job("both", partitions=2)
+    time = event_time("at")
+    schema = "user long, at timestamp"
+    live = job.input("live", kafka("live", schema=schema, start="earliest"), time=time)
+    old = job.input("old", kafka("old", schema=schema, start="earliest", end="latest"), time=time)
+    job.window("hits", tumbling("1 min"), after=[live, old], group_by="user", aggregate={"hits": Count()})
+    job.output("out", blackhole(), after="hits")
+    spec, inputs = job.spec(), {"live": 1, "old": 1}
+
+    def row(second: int) -> list[dict[str, Any]]:
+        return [{"user": user, "at": (START + timedelta(seconds=second)).isoformat()} for user in range(5)]
+
+    def begun(run: ClockedRun) -> None:
+        run.give("old", row(10))
+        run.give("live", row(20))
+        run.end("old")
+        run.give("live", row(300))
+
+    def goes_on(run: ClockedRun) -> None:
+        run.give("live", row(30))
+        run.give("live", row(310))
+        run.end()
+
+    with closing(job_run(spec, inputs)) as stopped, closing(job_run(spec, inputs)) as whole:
+        begun(stopped)
+        begun(whole)
+        goes_on(whole)
+        assert sorted(each["hits"] for each in whole.rows("hits")) == [2] * 10
+        with closing(resumed(stopped, replace(spec, name="after"), inputs=inputs)) as again:
+            goes_on(again)
+            assert results(stopped, "hits") + results(again, "hits") == results(whole, "hits")
 
 
 def test_no_row_of_a_time_stands_before_where_it_is_read_from(seed: int) -> None:

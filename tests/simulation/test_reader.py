@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +12,9 @@ from confluent_kafka import TopicPartition
 
 import queues.group_clocks
 import queues.reader
+from peer.preparation import assemble
 from peer.slot_clients import SlotClients
+from peer.step_timer import StepTimer
 from peer.timekeeper import Timekeeper
 from queues.group_clocks import GroupClocks
 from queues.lost import ReaderLost
@@ -21,14 +22,16 @@ from queues.reader import Reader
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.notes import Assignment
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.core.timing import TimeSpec
+from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
 from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
 from sentinel.rules import BOUND_END
 from tests.simulation.messages import Record, end_of_partition
+from tests.simulation.metadata import Topics, at_once
 
 TOPIC = "t"
 ONE, OTHER = Partition(TOPIC, 0), Partition(TOPIC, 1)
@@ -48,19 +51,14 @@ class Clock(Runtime):
         return self.passed
 
 
-class Client:
+class Client(Topics):
     """A consumer whose broker is a list of messages."""
 
     def __init__(self) -> None:
+        self.partitions = {TOPIC: 2}
+        super().__init__(self.partitions)
         self.waiting: list[Any] = []
         self.paused: set[int] = set()
-        self.partitions = 2
-
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        del timeout
-        return SimpleNamespace(
-            topics={topic: SimpleNamespace(error=None, partitions=dict.fromkeys(range(self.partitions)))}
-        )
 
     def subscribe(self, _topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.came, self.went = on_assign, on_revoke
@@ -265,7 +263,7 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
     """
     added = Partition(TOPIC, 2)
     monkeypatch.setattr(queues.group_clocks, "Consumer", lambda *_, **_more: client)
-    monkeypatch.setattr(BackgroundThread, "submit", lambda _, work: at_once(work))
+    monkeypatch.setattr(BackgroundThread, "submit", at_once)
     monkeypatch.setattr(time, "monotonic", clock.now)
     clocks = GroupClocks(Settings.model_construct(), "g", reader.everything, [TOPIC])
     task = TaskSpec(name="a", type="function", fn="m:f")
@@ -288,7 +286,7 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
         return [] if not found else [times._stating.last]
 
     assert stated(one=50, other=40) == [40]
-    client.partitions = 3
+    client.partitions[TOPIC] = 3
     client.give(2)
     assert stated(one=90, other=95, added=60) == [60]
     clock.passed += 10.0
@@ -297,7 +295,39 @@ def test_the_clock_of_a_task_goes_by_partitions_that_were_added(
     assert opened(clock).everything == [ONE, OTHER, added]
 
 
-def at_once(work: Any) -> Future[Any]:
-    done: Future[Any] = Future()
-    done.set_result(work())
-    return done
+def test_rows_are_not_judged_by_their_partition_alone_when_another_one_was_added(client: Client, clock: Clock) -> None:
+    """What windows take for late goes by the least clock of all partitions of a topic: by one of them alone only as long as there
+    is no other, whatever the topic had when the job was planned.
+    """
+    options, time = {"topic": TOPIC, "schema": "at long"}, TimeSpec(column="at", unit="ms")
+    given = TaskSpec(name="in", type="input", connector="kafka", options=options, time=time)
+    window = WindowSpec(kind="tumbling", size="1 min", aggregate={"n": AggregateSpec(of="count")})
+    count = TaskSpec(name="count", type="function", window=window)
+    out = TaskSpec(name="out", type="output", connector="blackhole")
+    edges = [("in", "count"), ("count", "out")]
+    graph = graph_of(JobSpec(name="j", workflow=edges, catalog=[given, count, out]), "d", "j")
+    facts = {link.name: LinkFacts(1) for link in graph.links}
+    settings = Settings.model_construct()
+    work = assemble(settings, None, "p", Assignment(1, "j", "in", 0), graph, facts, None)
+    (link,) = work.stage.ingress
+
+    def judged(partitions: int, *held: int) -> bool:
+        client.partitions[TOPIC] = partitions
+        found = Reader(
+            settings,
+            "g",
+            "slot-0",
+            {link.name: (link, LinkFacts(1))},
+            lambda *_: BOUND_END,
+            2,
+            timed=True,
+            runtime=clock,
+        )
+        client.give(*held)
+        client.waiting += [Record(TOPIC, 0, offset, b'{"at": 1}') for offset in range(3)]
+        found.poll(0)
+        return work.apply(found.cut(10), StepTimer()).in_force.of_rows is not None
+
+    assert judged(1, 0)
+    assert not judged(2, 0)
+    assert not judged(1, 0, 1), "the group tells it first"

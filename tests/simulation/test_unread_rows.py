@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from sardonyx.core.positions import Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.background import BackgroundThread
 from sardonyx.runtime.settings import Settings
+from tests.simulation.metadata import Topics, at_once
 
 
 def test_rows_of_partitions_that_were_added_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,15 +34,9 @@ def test_rows_of_partitions_that_were_added_count(monkeypatch: pytest.MonkeyPatc
     partitions = {"given": 1, queue.topic: 1}
     passed = [1000.0]
 
-    class Client:
+    class Client(Topics):
         def __init__(self, *_: Any, **_more: Any) -> None:
-            pass
-
-        def list_topics(self, topic: str, timeout: float) -> Any:
-            del timeout
-            return SimpleNamespace(
-                topics={topic: SimpleNamespace(error=None, partitions=dict.fromkeys(range(partitions[topic])))}
-            )
+            super().__init__(partitions)
 
         def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
             del timeout
@@ -57,11 +49,6 @@ def test_rows_of_partitions_that_were_added_count(monkeypatch: pytest.MonkeyPatc
 
         def poll(self, _timeout: float) -> None:
             pass
-
-    def at_once(_: BackgroundThread, work: Callable[[], Any]) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(work())
-        return done
 
     monkeypatch.setattr(queues.unread_rows, "Consumer", Client)
     monkeypatch.setattr(BackgroundThread, "submit", at_once)
