@@ -12,19 +12,22 @@ from msgspec.structs import replace
 from sardonyx.core import link_counts
 from sardonyx.core.changing import Rewiring
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Link, Stage
+from sardonyx.core.graph import Link, Stage, is_endless
 from sardonyx.core.positions import Partition, Position
 
 
 def offsets(
     stage: Stage, held: Mapping[Partition, Position | None], facts: Mapping[str, LinkFacts]
 ) -> dict[str, list[int | None]]:
-    """Where a task stands in each topic that it reads, by partition; None where it has committed nothing."""
+    """Where a task stands in each topic that it reads, by partition, also in those that users have added to a topic without an
+    end; None where it has committed nothing.
+    """
     return {link.topic: _committed(link, held, facts[link.name]) for link in stage.ingress}
 
 
 def _committed(link: Link, held: Mapping[Partition, Position | None], facts: LinkFacts) -> list[int | None]:
-    found = [held.get(Partition(link.topic, number)) for number in range(facts.partitions)]
+    added = [place.number + 1 for place in held if place.topic == link.topic] if is_endless(link) else []
+    found = [held.get(Partition(link.topic, number)) for number in range(max([facts.partitions, *added]))]
     return [None if position is None else position.offset for position in found]
 
 
@@ -91,9 +94,8 @@ def carried(
 def _next(link: Link, held: Mapping[Partition, Position | None], facts: LinkFacts) -> list[int]:
     """The next offset that a task reads in each partition of a topic."""
     starts = facts.start or [0] * facts.partitions
-    return [
-        first if offset is None else offset for first, offset in zip(starts, _committed(link, held, facts), strict=True)
-    ]
+    committed = _committed(link, held, facts)
+    return [first if offset is None else offset for first, offset in zip_longest(starts, committed, fillvalue=0)]
 
 
 __all__ = ["begun", "carried", "offsets"]
