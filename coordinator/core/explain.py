@@ -15,7 +15,7 @@ from coordinator.core.peer_states import ASSIGNED
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
 from coordinator.core.state import LIVE, Job, State, Task
-from sardonyx.core.changing import TAKEN_BACK
+from sardonyx.core.changing import failed_after
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
 from sardonyx.core.errors import Failure
@@ -147,7 +147,7 @@ def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
         what = ": Kafka is being prepared for it" if job.switching else ""
         return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
     resume = f"`sardonyx job resume {name}` lets it go on where it was"
-    if job.error is None or job.error.code == TAKEN_BACK:
+    if job.error is None or not failed_after(job.error):
         text = f"a user suspended it{who}; {resume}"
     else:  # the same error would come again
         mend = f"change it again with `sardonyx job change {name} SPEC`, and then {resume}"

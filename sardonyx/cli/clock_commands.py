@@ -57,7 +57,7 @@ def _show(call: Call, found: JobClock) -> None:
     from sardonyx.client.clocks import against_now
 
     now = against_now(found)
-    ordinal = found.behind_seconds is None and found.clock is not None
+    ordinal = found.ordinal
     call.put(f"clock {clock_text(found.clock, ended=found.ended, ordinal=ordinal)}{f'   {now}' if now else ''}")
     table = plain("task", "clock", "held by", "why")
     for task in found.tasks:

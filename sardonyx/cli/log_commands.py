@@ -339,7 +339,7 @@ def _put_cluster(call: Call, state: State, when: float | None) -> None:
         return
     call.put(f"deployment {view.deployment} after entry {view.n}" + (f", {clock(when)}" if when else ""))
     if view.peers:
-        call.console.print(peers_table(view.peers, when or time.time()))
+        call.console.print(peers_table(view.peers, when))
     else:
         call.put("no peers")
     for job in view.jobs:

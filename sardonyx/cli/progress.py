@@ -42,9 +42,13 @@ class Rates:
         self._seen: dict[str, _Seen] = {}
 
     def update(self, task: TaskView, now: float) -> float:
-        """The task's rate now, in rows a second; by what it writes where it reads splits, which are no rows yet."""
-        rows = max(task.rows_in or 0, task.rows_out or 0)
+        """The task's rate now, in rows a second; by what it writes where it reads splits, which are no rows yet. 0 if the rows
+        are not known.
+        """
         seen = self._seen.get(task.name)
+        if task.rows_in is None and task.rows_out is None:
+            return 0.0  # and what was seen before stays: nothing has begun anew
+        rows = max(task.rows_in or 0, task.rows_out or 0)
         if seen is None:
             self._seen[task.name] = _Seen(rows, now)
             return 0.0

@@ -11,7 +11,7 @@ from sardonyx.cli.arguments import JobId, Restart, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Scheduler
-from sardonyx.core.text import listed, near, plural
+from sardonyx.core.text import counted, listed, near, plural
 
 if TYPE_CHECKING:
     from sardonyx.client.views import JobView
@@ -41,7 +41,7 @@ def policy(
     if call.json:
         call.put_json(found)
         return
-    call.put(f"scheduler {found.scheduler}, {found.peers} virtual peers")
+    call.put(f"scheduler {found.scheduler}, {counted(found.peers, 'virtual peer')}")
     for job in found.jobs:
         queued = ", queued" if job.queued else ""
         limit = "" if job.max_peers is None else f", at most {job.max_peers}"
@@ -169,9 +169,9 @@ def _scale_partitions(call: Call, job: str, partitions: int, timeout: str | None
     if call.json:
         call.put_json({"id": handle.id, "partitions": partitions, "revision": revision, "changed": revision > before})
     elif revision == before:
-        call.put(f"job {handle.id} has {partitions} partitions already (revision {revision})")
+        call.put(f"job {handle.id} has {counted(partitions, 'partition')} already (revision {revision})")
     else:
-        call.put(f"job {handle.id} has {partitions} partitions: it goes on by revision {revision}")
+        call.put(f"job {handle.id} has {counted(partitions, 'partition')}: it goes on by revision {revision}")
 
 
 def restarted(

@@ -118,14 +118,14 @@ def lag_legend(lags: Iterable[Lag]) -> list[str]:
     return [text for precision, (_, text) in MARKS.items() if precision in used]
 
 
-def peers_table(views: Iterable[PeerView], now: float) -> Table:
-    """One line a virtual peer, and how long before ``now`` (seconds since 1970) it came into its state."""
+def peers_table(views: Iterable[PeerView], now: float | None) -> Table:
+    """One line a virtual peer, and how long before ``now`` (seconds since 1970; None: not known) it came into its state."""
     table = plain("peer", "state", "for", "job", "task", "slot", "host", "pid")
     for peer in views:
         table.add_row(
             peer.id,
             styled(peer.state) + (", drained" if peer.drained else ""),
-            "-" if peer.since is None else duration(now - peer.since),
+            "-" if peer.since is None or now is None else duration(now - peer.since),
             peer.job or "-",
             peer.task or "-",
             "-" if peer.slot is None else str(peer.slot),

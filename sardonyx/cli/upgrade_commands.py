@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli.call import Call, connected
+from sardonyx.core.text import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +36,7 @@ def upgrade(
             table.add_row(f"coordinator {note.name}", note.version or "?", str(note.format), str(note.rules), "")
         for each in found.peers:
             table.add_row(
-                f"{each.daemons} peer daemons", each.version or "?", str(each.format or "?"), "", str(each.peers)
+                counted(each.daemons, "peer daemon"), each.version or "?", str(each.format or "?"), "", str(each.peers)
             )
         call.console.print(table)
         for problem in found.problems:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,10 @@ from sardonyx.client.checkpoints import moment
 from sardonyx.client.cluster_views import PeerView, peer_view
 from sardonyx.client.ids import asker, find_job, find_peer, name_taken, new_id, unknown_peer
 from sardonyx.client.job_handle import JobHandle
+from sardonyx.client.live_counts import LiveCounts
 from sardonyx.client.policy import Policy
 from sardonyx.client.reasons import Why
-from sardonyx.client.row_counts import is_untouched
+from sardonyx.client.row_counts import is_untouched, still_known
 from sardonyx.client.scales import CARRY_OUT
 from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_notes
 from sardonyx.client.waiting import await_node
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
 
 __all__ = ["Client", "JobHandle", "JobView", "PeerView", "TaskView"]
-
-LOOK = 5.0
-"""Seconds that Kafka may take to answer. After that the client shows row counts as unknown."""
 
 log = structlog.get_logger()
 
@@ -87,7 +85,7 @@ class Client:
         self.settings = settings
         self.zk = ZooKeeperSession.connect(settings, survive_expiry=True)
         """The session, for the other modules of this package."""
-        self._live = _LiveCounts(settings)
+        self._live = LiveCounts(partial(_counts, settings))
 
     def __enter__(self) -> Client:
         return self
@@ -438,7 +436,8 @@ class Client:
             return None
         if all(each.counts is not None or is_untouched(each) for each in notes.values()):
             return None
-        return self._live.counts(graph, job)
+        found = self._live.counts(graph, job)
+        return None if found is None else still_known(found, ended=note.status in ENDED)
 
 
 def _topics_of(spec: JobSpec) -> dict[str, Any]:
@@ -447,34 +446,10 @@ def _topics_of(spec: JobSpec) -> dict[str, Any]:
     return {str(task.options.get("topic")): task.options.get("start") for task in inputs}
 
 
-class _LiveCounts:
-    """Row counts from Kafka, with a limit on how long to wait for them.
+def _counts(settings: Settings, graph: Graph, job: str) -> dict[str, Counts]:
+    from queues.admin import counts
 
-    If Kafka is down, an answer takes half a minute or never comes. So a separate thread asks, and it asks nothing new
-    until it has an answer.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._thread: threading.Thread | None = None
-        self._found: dict[str, Counts] | None = None
-
-    def counts(self, graph: Graph, job: str) -> dict[str, Counts] | None:
-        """Return the counts by task; None if Kafka does not answer in time."""
-        if self._thread is None or not self._thread.is_alive():
-            self._found = None
-            self._thread = threading.Thread(target=self._ask, args=(graph, job), daemon=True, name="live counts")
-            self._thread.start()
-        self._thread.join(LOOK)
-        return None if self._thread.is_alive() else self._found
-
-    def _ask(self, graph: Graph, job: str) -> None:
-        from queues.admin import counts
-
-        try:
-            self._found = counts(self._settings, graph, job)
-        except SardonyxError as error:
-            log.warning("row_counts_unavailable", job=job, code=error.code, error=error.message)
+    return counts(settings, graph, job)
 
 
 def _pulse(data: bytes | None) -> PulseNote | None:

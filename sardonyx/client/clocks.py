@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from sardonyx.core.changing_at import Pending, at_text, going
 from sardonyx.core.clocks import END, NEVER, SourceClock, task_clock
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, LinkFacts
-from sardonyx.core.graph import Graph, Link, Stage, graph_of, is_endless
+from sardonyx.core.graph import Graph, Stage, graph_of, is_endless
 from sardonyx.core.notes import JobNote, LinksNote
 from sardonyx.core.positions import Partition, Position, clock_of
 from sardonyx.core.spec import JobSpec
@@ -68,6 +68,8 @@ class JobClock(msgspec.Struct, frozen=True, kw_only=True):
     behind_seconds: float | None
     """How far the clock is behind this machine's; None if it is not known, or not a time."""
     tasks: list[TaskClock]
+    ordinal: bool = False
+    """Whether the clocks count rows, and are no times."""
 
 
 def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec, note: JobNote | None) -> JobClock:
@@ -94,24 +96,33 @@ def job_clock(zk: ZooKeeperSession, settings: Settings, job: str, spec: JobSpec,
             fix="ask while the job runs; `sardonyx job show` says what became of it",
         )
     settings.require("kafka")
+    from queues.admin import topics
     from queues.group_clocks import committed_by
 
     facts = msgspec.json.decode(data, type=LinksNote).links
     notes = task_notes(zk.read_many, graph, job)
     complete = {name for name, each in notes.items() if each.counts is not None}
     going = [stage for stage in graph.stages if stage.name not in complete]
-    sizes = {link.topic: _partitions(settings, link, facts[link.name]) for stage in going for link in stage.ingress}
+    there = topics(settings)
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="clocks") as pool:
-        held = pool.map(lambda stage: committed_by(settings, stage, job, sizes), going)
+        held = pool.map(lambda stage: committed_by(settings, stage, job, sizes_of(stage, facts, there)), going)
         known = dict(zip([stage.name for stage in going], held, strict=True))
     return clocks_of(job, graph, known, None if counts_rows(spec) else time.time(), facts)
 
 
-def _partitions(settings: Settings, link: Link, facts: LinkFacts) -> int:
-    """How many partitions the clock of a link's reader goes by: also those that users have added to a topic without an end."""
-    from queues.marked_topics import partitions
+def sizes_of(stage: Stage, facts: Mapping[str, LinkFacts], there: Mapping[str, Sized]) -> dict[str, int]:
+    """By topic that a task reads, how many of its partitions count for its clock: also those that users have added, if the topic
+    is read without an end. Pure.
 
-    return max(facts.partitions, partitions(settings, link.topic)) if is_endless(link) else facts.partitions
+    Args:
+        stage: the task.
+        facts: of the job's links.
+        there: by topic, its partitions as they are now.
+    """
+    return {
+        link.topic: max(facts[link.name].partitions, len(there.get(link.topic, ())) if is_endless(link) else 0)
+        for link in stage.ingress
+    }
 
 
 def counts_rows(spec: JobSpec) -> bool:
@@ -152,7 +163,8 @@ def clocks_of(
     values = [task.clock for task in tasks if not task.ended]
     least = None if ended or None in values else min(value for value in values if value is not None)
     behind = None if least is None or now is None else round(now - least / 1e6, 3)
-    return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks)
+    ordinal = any(link.time is not None and link.time.kind == "ordinal" for link in graph.links)
+    return JobClock(job=job, clock=least, ended=ended, behind_seconds=behind, tasks=tasks, ordinal=ordinal)
 
 
 def against_now(found: JobClock) -> str | None:
@@ -287,7 +299,7 @@ def _task_clock(
         why += "it goes on with the machine's clock" if stage.goes_on_at_rest else "the clock holds"
     elif heard is not None and clock < least:
         held_by, why = [], f"{heard.reader} has not read what it has stated since"
-    elif clock > least and any(link.time is not None and link.time.idle is not None for link in stage.ingress):
+    elif clock > least > NEVER and any(link.time is not None and link.time.idle is not None for link in stage.ingress):
         why = "it is behind the clock, which does not fall when an idle partition has rows again"
     else:
         why = _why(stage, held_by[0], positions[held_by[0]], least)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.core.state import LIVE, State
-from sardonyx.client.ids import asker, find_peer
+from sardonyx.client.ids import asker, find_peer, unknown_peer
 from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.events import Drained
 
@@ -82,12 +82,18 @@ def request(state: State, wanted: str, *, back: bool) -> Drained:
 
 
 def concerned(state: State, asked: Drained) -> Draining:
-    """The peers that are meant and alive. Pure."""
+    """The peers that are meant and alive. Pure.
+
+    Raises:
+        SardonyxError: ``SX-PEER-UNKNOWN``: the one that is meant has died meanwhile.
+    """
     peers = [
         name
         for name, peer in sorted(state.peers.items())
         if peer.state in LIVE and (name == asked.peer or (asked.host and peer.host == asked.host))
     ]
+    if asked.peer and not peers:
+        raise unknown_peer(asked.peer, ())
     return Draining(host=asked.host, peers=peers)
 
 

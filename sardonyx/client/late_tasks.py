@@ -71,7 +71,7 @@ def in_words(
         limit = limits.get(task.name)
         facts = facts_of(task, read, growth, limit, cap=caps.get(task.name, ""))
         words = f"task {task.name} is late with {worst.link}: {verdict(facts).text}"
-        if facts.growth:
+        if facts.growth is not None and abs(facts.growth) > 0.5:  # as a whole number, it would be 0
             words += f" ({facts.growth:+,.0f} unread rows a second)"
         if limit is not None and task.peers < limit and (facts.growth is None or facts.growth >= 0):
             words += f"; it has {task.peers} of the {limit} {plural(limit, 'peer', 'peers')} that it can take"

@@ -31,7 +31,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     scheduler: Scheduler
     peers: int
-    """Virtual peers that are idle or have a task."""
+    """Virtual peers that are idle or have a task, without drained ones."""
     jobs: list[JobShare]
     """Those that run, in order of submission."""
 

@@ -199,7 +199,8 @@ def record_trace(
                     raise
                 return None
 
-        return with_way(found, graph, look, read, _Telling(settings, job), values)
+        changed = note is not None and note.revision > 1
+        return with_way(found, graph, look, read, _Telling(settings, job), values, changed=changed)
 
 
 def partitions_of(link: Link, look: Look) -> int:
@@ -253,6 +254,8 @@ def with_way(
     read: ReadWritten,
     told: Callable[[str], Sequence[Told]] = lambda _: (),
     values: Values = lambda *_: None,
+    *,
+    changed: bool = False,
 ) -> RecordTrace:
     """The same with the batches that have worked the record, and what they have written.
 
@@ -263,6 +266,7 @@ def with_way(
         read: reads what tasks have written.
         told: what peers have told of the batches of a task.
         values: gives the messages of a link at some offsets of its partitions; None: not all are there.
+        changed: whether the job has had another version.
     """
     topic = next(topic for topic, name in shown(graph).items() if name == found.source)
     ways = record_way(
@@ -275,6 +279,7 @@ def with_way(
         holding=holding(graph),
         told=told,
         done={e.task for e in found.tasks if e.state == "through" and gives_once(graph.stage(e.task).task)},
+        changed=changed,
     )
     by_task = {way.task: way for way in ways}
     tasks = []

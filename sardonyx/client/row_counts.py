@@ -15,6 +15,17 @@ def is_untouched(note: TaskNote) -> bool:
     return note.state == "pending" and not note.peers and not note.failures
 
 
+def still_known(live: Mapping[str, Counts], *, ended: bool) -> dict[str, Counts]:
+    """Of what Kafka says, the counts that are true. Those of a job that has ended go while its topics are deleted, which may take
+    long: then nothing does not mean that nothing was committed.
+
+    Args:
+        live: by stage, the counts as they stand in Kafka.
+        ended: whether the job has ended.
+    """
+    return {stage: counts for stage, counts in live.items() if not ended or counts != Counts()}
+
+
 def counts_of(stage: str, note: TaskNote | None, live: Mapping[str, Counts]) -> Counts | None:
     """What a stage has committed; None: not known.
 

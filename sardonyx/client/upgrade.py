@@ -9,6 +9,7 @@ import msgspec
 from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES
 from sardonyx.core.notes import CandidateNote, PulseNote
+from sardonyx.core.text import counted, plural
 from sardonyx.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def problems(log: int, rules: int, coordinators: list[CandidateNote], peers: lis
         if note.format < FORMAT or note.rules < RULES
     ]
     found += [
-        f"{each.daemons} peer daemons are of release {each.version or '?'}: upgrade them"
+        f"{counted(each.daemons, 'peer daemon')} {plural(each.daemons, 'is', 'are')} of release {each.version or '?'}: upgrade "
+        + plural(each.daemons, "it", "them")
         for each in peers
         if each.format < FORMAT
     ]

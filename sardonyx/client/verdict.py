@@ -49,7 +49,9 @@ class Facts(NamedTuple):
     state: ShownState
     bound: bool = False
     suspended: bool = False
-    """A user has suspended its job."""
+    """Its job is suspended."""
+    failed: bool = False
+    """If so: because it failed after a change, and not because a user wants it."""
     backing_off: bool = False
     peers: int = 0
     limit: int | None = None
@@ -88,7 +90,7 @@ def facts_of(
         lags: what is unread on its links.
         growth: by how many rows a second a link grows; None: that is not known.
         limit: the most peers that the task can take.
-        suspended: whether a user has suspended its job.
+        suspended: whether its job is suspended.
         backing_off: whether it rests after a failure.
         still: seconds since it committed a row, while no full queue held it.
         held: what holds it, if a full queue does.
@@ -200,7 +202,11 @@ _TABLE: tuple[_Row, ...] = (
         "suspended",
         "rest",
         lambda f: f.suspended,
-        lambda _: "a user suspended its job: it goes on from here when that is resumed",
+        lambda f: (
+            "its job failed after a change, and is suspended: change it again, and then resume it"
+            if f.failed
+            else "a user suspended its job: it goes on from here when that is resumed"
+        ),
     ),
     ("backs off", "warn", lambda f: f.backing_off, lambda _: "it failed, and is offered again after a pause"),
     (

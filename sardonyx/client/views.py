@@ -12,6 +12,7 @@ import msgspec
 from sardonyx.client.lags import Lag, LinkLag, joint_lag
 from sardonyx.client.row_counts import counts_of, written_in_place
 from sardonyx.core import node_paths
+from sardonyx.core.changing import failed_after
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import ENDED, Counts, JobStatus, TaskState
 from sardonyx.core.graph import Graph, Stage, graph_of
@@ -266,10 +267,17 @@ def waiting_for(view: JobView, *, led: bool) -> str | None:
     if view.status == "submitted":
         return "the coordinator has not taken it in yet"
     if view.changing or view.suspended:
-        now = "being changed: its peers leave after the batch in hand"
-        return f"it is {now if view.changing else f'suspended; `sardonyx job resume {view.id}` lets it go on where it was'}"
+        return "it is being changed: its peers leave after the batch in hand" if view.changing else _suspended(view)
     needed = f"{view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
     if view.queued:
         return f"waits for {needed if view.waits_for else 'virtual peers'}: it is queued, and has none until enough are free"
     turns = "; its peers take turns at its tasks" if any(task.peers for task in view.tasks) else ""
     return f"waits for {needed}{turns}" if view.waits_for else None
+
+
+def _suspended(view: JobView) -> str:
+    resume = f"`sardonyx job resume {view.id}` lets it go on where it was"
+    if view.error is None or not failed_after(view.error):
+        return f"it is suspended; {resume}"
+    failed = f"it is suspended, since it failed after a change ({view.error.code})"
+    return f"{failed}; change it again with `sardonyx job change {view.id} SPEC`, and then {resume}"

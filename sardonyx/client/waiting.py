@@ -1,4 +1,4 @@
-"""Waits for what a coordinator is to write in ZooKeeper."""
+"""Waits for what a coordinator is to write in ZooKeeper, and tells which requests it has not processed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted
+from sardonyx.core.names import numbered
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
@@ -42,3 +44,12 @@ def await_node(
                 return
             raise late
         changed.wait(min(left, REREAD))
+
+
+def requests_waiting(zk: ZooKeeperSession) -> tuple[int, str | None]:
+    """How many requests no coordinator has processed, and the path of the one that has waited longest; None: none waits. Names
+    begin with what is asked for, so their order says nothing of when.
+    """
+    names = zk.children(node_paths.INBOX)
+    first = min(names, key=numbered, default=None)
+    return len(names), None if first is None else f"{node_paths.INBOX}/{first}"

@@ -23,6 +23,7 @@ from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches
 from sardonyx.client.reasons import Outside, Why
+from sardonyx.client.waiting import requests_waiting
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
 from sardonyx.core.errors import SardonyxError, SetupError
@@ -49,7 +50,7 @@ LATE = 5.0
 def why(client: Client, job: str, *, look: bool) -> Why:
     """As :meth:`sardonyx.client.client.Client.explain`."""
     zk = client.zk
-    oldest = _oldest_request(zk)
+    _, oldest = requests_waiting(zk)
     submitted = job in client.submitted()
     state = reader.present(zk)  # after the above: a request travels from there to here
     explanation = explain(state, job)
@@ -82,13 +83,6 @@ def why(client: Client, job: str, *, look: bool) -> Why:
     return Why(explanation, outside)
 
 
-def _oldest_request(zk: ZooKeeperSession) -> str | None:
-    """The path of the request that has waited longest; None if none waits."""
-    waiting = zk.children(node_paths.INBOX)
-    first = min(waiting, key=lambda name: name.rpartition("-")[2], default=None)  # numbers of one width
-    return None if first is None else f"{node_paths.INBOX}/{first}"
-
-
 def _backlog(zk: ZooKeeperSession, oldest: str | None) -> str | None:
     """Describe a stalled coordinator, or return None.
 
@@ -99,7 +93,7 @@ def _backlog(zk: ZooKeeperSession, oldest: str | None) -> str | None:
     waited = 0.0 if queued is None else time.time() - queued[1]
     if waited < LATE:
         return None
-    many = len(zk.children(node_paths.INBOX))
+    many, _ = requests_waiting(zk)
     requests = f"{counted(many, 'request')} {'is' if many == 1 else 'are'}"
     return f"{requests} not processed, for {duration(waited)}; look at the log of the coordinator{_leader(zk)}"
 

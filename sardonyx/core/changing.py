@@ -457,6 +457,13 @@ def taken_back(job: str, revision: int, error: Failure | None) -> Failure:
     )
 
 
+def failed_after(error: Failure | None) -> bool:
+    """Whether a suspended job with this error is so because it failed after a change, and not because a user wants it: as it is,
+    it would fail again.
+    """
+    return error is not None and error.code != TAKEN_BACK
+
+
 __all__ = [
     "NOTHING",
     "TAKEN_BACK",
@@ -466,6 +473,7 @@ __all__ = [
     "changes_queues",
     "closing",
     "draining",
+    "failed_after",
     "finished",
     "is_draining",
     "may_change",

@@ -67,6 +67,16 @@ class Look(NamedTuple):
         known = self.facts.get(link.name)
         return known is None or partition.number < known.partitions
 
+    def begin(self, stage: Stage, place: Partition, otherwise: int = 0) -> int:
+        """From where on a task reads a partition of a source: one that a change has added leaves out what was read before it. If
+        the facts do not say it, it is ``otherwise``.
+        """
+        links = [
+            self.facts[link.name] for link in stage.ingress if link.topic == place.topic and link.name in self.facts
+        ]
+        rows = [known.start or () for known in links]
+        return min(((row[place.number] or 0) if place.number < len(row) else 0 for row in rows), default=otherwise)
+
 
 def source_progress(
     graph: Graph, sources: Sources, look: Look, *, holding: Collection[str] = (), stated: bool = True
@@ -115,7 +125,7 @@ class _OnePartition:
         start = (starts[self._number] if self._number < len(starts) else 0) or 0
         read = max(known)
         bounds = [
-            Bound(start if offset is None else offset, name, "it has read no further")
+            Bound(self._begin(name, start) if offset is None else offset, name, "it has read no further")
             for name, offset in offsets.items()
             if offset is not None
             or name not in self._look.ended  # what a task had read that ended is forgotten one day
@@ -141,6 +151,9 @@ class _OnePartition:
     def _offset(self, task: str) -> int | None:
         position = self._look.first.get(task, {}).get(Partition(self._topic, self._number))
         return None if position is None else position.offset
+
+    def _begin(self, task: str, start: int) -> int:
+        return self._look.begin(self._graph.stage(task), Partition(self._topic, self._number), start)
 
     def _all_read(self, stage: Stage) -> bool:
         return all(self._clean[link.name] for link in inner(stage) if self._source in self._sources.over(link.topic))

@@ -144,6 +144,7 @@ def record_way(
     holding: Collection[str] = (),
     told: Callable[[str], Sequence[Told]] = lambda _: (),
     done: Collection[str] = (),
+    changed: bool = False,
 ) -> list[TaskWay]:
     """The way of a record, for each task that it may have come to, in the order of the tasks.
 
@@ -157,6 +158,7 @@ def record_way(
         holding: tasks that hold rows back, such as those with windows.
         told: what peers have told of the batches of a task. It is asked only where what was written does not tell.
         done: of the tasks that hold rows back, those that have written all that they will ever make of the record.
+        changed: the job has had another version: it may have written where this one writes nothing any more.
     """
     topic, partition, offset = record
     ways = {stage.name: TaskWay(stage.name) for stage in graph.stages}
@@ -167,7 +169,7 @@ def record_way(
     for stage in graph.stages:
         way = ways[stage.name]
         if way.reached:
-            walk = _Walk(facts, stage, way, read, told)
+            walk = _Walk(facts, stage, way, read, told, changed=changed)
             name = stage.name
             walk.go(positions.get(name, {}), ended=name in ended, holds=name in holding, done=name in done)
             walk.pass_on(ways)
@@ -184,8 +186,11 @@ class _Walk:
         way: TaskWay,
         read: ReadWritten,
         told: Callable[[str], Sequence[Told]],
+        *,
+        changed: bool,
     ) -> None:
         self._facts, self._stage, self._way, self._read, self._told = facts, stage, way, read, told
+        self._changed = changed
         self._incomplete: set[str] = set()
         """Links to which something may have been written that was not found."""
 
@@ -278,8 +283,7 @@ class _Walk:
         """Whether it is certain that the batches have written nothing."""
         whole = self._way.whole and not self._incomplete
         elsewhere = self._other_output or any(link.kind == "output" for link in self._stage.egress)
-        changed = any(self._facts[link.name].place is not None for link in self._stage.counted)
-        return bool(results) and whole and not self._way.outputs and not elsewhere and not changed
+        return bool(results) and whole and not self._way.outputs and not elsewhere and not self._changed
 
     def _written(
         self, link: Link, worked: Mapping[str, Mapping[int, Sequence[int]]], *, holds: bool = False

@@ -19,7 +19,9 @@ from sardonyx.core.positions import Partition, Position
 def offsets(
     stage: Stage, held: Mapping[Partition, Position | None], facts: Mapping[str, LinkFacts]
 ) -> dict[str, list[int | None]]:
-    """Where a task stands in each topic that it reads, by partition; None where it has committed nothing."""
+    """Where a task stands in each topic that it reads, by partition, also in those that users have added to a topic without an
+    end; None where it has committed nothing.
+    """
     return {link.topic: _committed(link, held, facts[link.name]) for link in stage.ingress}
 
 

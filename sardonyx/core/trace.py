@@ -107,8 +107,9 @@ class _Way:
         """Why a task that reads the source itself has not come to the record; empty if it has."""
         if stage.name not in self._sources.readers[self._source]:
             return ""
-        position = self._positions(stage).get(Partition(self._sources.names[self._source], self._number))
-        reached = 0 if position is None else position.offset
+        place = Partition(self._sources.names[self._source], self._number)
+        position = self._positions(stage).get(place)
+        reached = self._look.begin(stage, place) if position is None else position.offset
         return "" if self._offset < reached else f"it has read up to {reached:,}"
 
     def _unread_link(self, stage: Stage) -> str | None:

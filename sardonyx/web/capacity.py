@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.core.explain import explain
 from coordinator.core.scheduling import waits_for
-from coordinator.core.state import State
+from coordinator.core.state import LIVE, State
 from sardonyx.client.policy import JobShare, policy_of
 from sardonyx.client.reasons import HOLDING
 from sardonyx.core.events import Scheduler
@@ -16,7 +16,7 @@ from sardonyx.web.book import Book
 
 
 class PeerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Virtual peers with the same tags."""
+    """Virtual peers with the same tags, without drained ones."""
 
     tags: list[str]
     peers: int
@@ -48,7 +48,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
     scheduler: Scheduler
     peers: int
-    """Virtual peers that are idle or have a task."""
+    """Virtual peers that are idle or have a task, without drained ones."""
     idle: int
     kinds: list[PeerKind]
     """The most peers first."""
@@ -59,7 +59,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 def capacity(book: Book, state: State) -> Capacity:
     """Show how peers are divided in ``state``."""
     policy = policy_of(state)
-    live = [peer for peer in state.peers.values() if peer.state != "dead"]
+    live = [peer for peer in state.peers.values() if peer.state in LIVE and not peer.drained]
     all_of, idle_of = Counter(peer.tags for peer in live), Counter(p.tags for p in live if p.state == "idle")
     return Capacity(
         n=state.n,

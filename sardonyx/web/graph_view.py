@@ -13,6 +13,7 @@ from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import LATE, Facts, Verdict, cap_of, drains_in, facts_of, verdict
 from sardonyx.client.views import JobView, ShownState, TaskView, laid_out
 from sardonyx.core.back_pressure import Hold, bounds_of
+from sardonyx.core.changing import failed_after
 from sardonyx.core.graph import Graph, LinkKind
 from sardonyx.core.spec import TaskType
 from sardonyx.web.layout import HEIGHT, MARGIN, WIDTH, Layout, lay_out
@@ -247,8 +248,8 @@ def _facts(
     kept = job.tasks.get(task.name)
     backing_off = kept is not None and kept.backing_off and not job.ended
     still = samples.rates(task.name).still
-    if still is not None and free is not None:
-        still = min(still, free)  # it could not commit before
+    if still is not None:  # it could not commit before
+        still = min(still, samples.able(task.name), still if free is None else free)
     facts = facts_of(
         task,
         lags,
@@ -260,7 +261,7 @@ def _facts(
         held=held,
         cap="" if limit is None else cap_of(job.spec.task(task.name), limit),
     )
-    return facts._replace(busy=samples.busy(task.name, task.peers, facts.unread))
+    return facts._replace(busy=samples.busy(task.name, task.peers, facts.unread), failed=failed_after(job.error))
 
 
 def _edge(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import structlog
 
+from sardonyx.client.lags import LinkLag
 from sardonyx.core.names import job_name
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL, Runtime
@@ -76,6 +77,18 @@ class JobLag(msgspec.Struct, frozen=True):
 
 
 NOTHING = JobLag({}, {}, {})
+
+
+def job_lag(lags: Iterable[LinkLag], behind: Mapping[str, float]) -> JobLag:
+    """How far a job is behind, by what is unread on its links. A split is no row, and waits since the job began, however fast it
+    reads: its age says nothing.
+    """
+    of_rows = [lag for lag in lags if lag.unit == "records"]
+    return JobLag(
+        {lag.link: lag.records for lag in of_rows if lag.records is not None},
+        {lag.link: lag.seconds for lag in of_rows if lag.seconds is not None},
+        dict(behind),
+    )
 
 
 class LagMeter:

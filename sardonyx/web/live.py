@@ -19,6 +19,7 @@ from sardonyx.client.client import Client
 from sardonyx.client.clocks import counts_rows, seconds_behind
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.lags import LinkLag
+from sardonyx.client.waiting import requests_waiting
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.notes import EpochNote
@@ -29,7 +30,7 @@ from sardonyx.runtime.settings import Settings
 from sardonyx.web.actions import Actions
 from sardonyx.web.batches import Batches, LiveBatches, NoBatches
 from sardonyx.web.book import Book, Words
-from sardonyx.web.lag_meter import JobLag, LagMeter
+from sardonyx.web.lag_meter import JobLag, LagMeter, job_lag
 from sardonyx.web.page_metrics import READ_AT, SHOWN
 from sardonyx.web.partitions import LivePartitions, NoPartitions, Partitions
 from sardonyx.web.rows import Rows
@@ -90,7 +91,7 @@ class LiveSource:
         self._asking = threading.Event()
         self._epoch: EpochNote | None = None
         self._candidates: list[str] = []
-        self._requests: list[str] = []
+        self._requests = 0
         self._oldest: float | None = None
         self._away: float | None = None
         self._problem = ""
@@ -130,7 +131,7 @@ class LiveSource:
             epoch=epoch.epoch if epoch is not None else 0,
             standbys=len(self._candidates) - leads,
             rows=not isinstance(self.rows, str),
-            requests=len(self._requests),
+            requests=self._requests,
             oldest_request=self._oldest,
         )
 
@@ -205,13 +206,13 @@ class LiveSource:
         self._epoch = msgspec.json.decode(epoch, type=EpochNote) if epoch else None
         zk.read(node_paths.CHECKPOINT, watch=self._wake)
         grown = self._read(self.book)
-        self._requests = zk.children(node_paths.INBOX)
-        change = zk.last_change(f"{node_paths.INBOX}/{self._requests[0]}") if self._requests else None
+        self._requests, oldest = requests_waiting(zk)
+        change = None if oldest is None else zk.last_change(oldest)
         self._oldest = None if change is None else change[1]
         SHOWN.set(self.book.last)
         READ_AT.set(time.time())
         back, self._away, self._problem = self._away is not None, None, ""
-        seen = (len(self._candidates), len(self._requests), str(self._epoch))
+        seen = (len(self._candidates), self._requests, str(self._epoch))
         told, self._seen = seen != self._seen, seen
         return grown or back or told
 
@@ -268,11 +269,7 @@ class LiveSource:
             if error.code not in ("SX-CLOCK-NONE", "SX-CLOCK-GONE"):
                 raise
             behind = {}
-        return JobLag(
-            {lag.link: lag.records for lag in lags if lag.records is not None and lag.unit == "records"},
-            {lag.link: lag.seconds for lag in lags if lag.seconds is not None},
-            behind,
-        )
+        return job_lag(lags, behind)
 
     def _due(self) -> tuple[str, _Watched] | None:
         """The job that is to be asked about now, if any."""

@@ -38,7 +38,7 @@ HELP: dict[str, str] = {
     "peers-drained": "sardonyx peers list",
     "no-tag": "sardonyx peer --tag TAG",
     "starved-by-unbounded-jobs": "sardonyx peer",
-    "queued-behind": "sardonyx cluster shares",
+    "queued-behind": "sardonyx cluster policy",
     "peers-too-old": "sardonyx upgrade --check",
     "task-backing-off": "sardonyx job show {job}",
     "failed": "sardonyx job show {job}",

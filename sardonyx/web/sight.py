@@ -104,6 +104,19 @@ class Samples:
             still=_still([(at, (rows, out)) for at, rows, out in counts if rows is not None or out is not None]),
         )
 
+    def able(self, task: str) -> float:
+        """Seconds for which a task has had a peer and unread rows, as far as we have watched. What is not known counts as so."""
+        if not self._kept:
+            return 0.0
+        since = end = self._kept[-1].at
+        for sample in reversed(self._kept):
+            peers = next((view.peers for view in sample.view.tasks if view.name == task), 0)
+            unread = [lag.records for lag in sample.lags or () if lag.reader == task]
+            if not peers or (unread and not any(count is None or count for count in unread)):
+                break
+            since = sample.at
+        return end - since
+
     def busy(self, task: str, peers: int, unread: int | None) -> float | None:
         """The share of their last seconds in which the peers on a task had a batch in hand; None: not known. One batch that takes
         long is not known of before it ends.

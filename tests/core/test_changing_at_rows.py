@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from peer.row_times import timed
 from queues.batch import Batch
-from sardonyx.client.clocks import JobClock, TaskClock, lacking
+from sardonyx.client.clocks import JobClock, Lack, Positions, TaskClock, clocks_of, lacking, sizes_of
 from sardonyx.core.changing_at import closed, complete, going, pending, side_by_side
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import Link, graph_of
 from sardonyx.core.joining import RelationSpec
-from sardonyx.core.positions import Partition
+from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.timing import WindowSpec
 from sardonyx.state.last_results import due, last_results
@@ -129,6 +130,32 @@ def test_a_join_gives_its_last_results_when_no_partner_may_come() -> None:
         relation = RelationSpec(kind="join", within=within, grace="2 min")
         found = last_results(replace(stage, task=replace(stage.task, relation=relation)), NOON)
         assert found.clock == found.after == NOON + clock * MINUTE
+
+
+def test_a_change_waits_for_partitions_that_a_user_adds_to_a_topic() -> None:
+    """Their rows from before the time may come yet: when the old way is closed, readers of the topic leave them out."""
+    both = side_by_side(a_job("plain", "copy"), a_job("plain", "copy2"), AT)
+    graph, waits = graph_of(both, "", ""), pending(both)
+    facts = {link.name: LinkFacts(2) for link in graph.links}
+    passed = Position(5, clock=SourceClock(AT + 9, AT + 9))
+
+    def lack(partitions: int) -> Lack | None:
+        there = {"plain": range(partitions)}
+        known: dict[str, Positions] = {
+            stage.name: {
+                Partition(topic, number): passed if number < 2 else None
+                for topic, size in sizes_of(stage, facts, there).items()
+                for number in range(size)
+            }
+            for stage in graph.stages
+        }
+        assert waits is not None
+        return lacking(both, waits, clocks_of("j", graph, known, None, facts))
+
+    assert lack(2) is None
+    found = lack(3)
+    assert found is not None
+    assert found.task.held_by == ["plain[2]"]
 
 
 def test_what_a_change_waits_for_is_told() -> None:

@@ -261,6 +261,22 @@ def test_rates_are_rows_a_second() -> None:
     assert rates.update(job(a=("complete", 300)).task("a"), 3.0) == 0.0
 
 
+def test_rows_that_are_not_known_make_no_rate() -> None:
+    """Kafka has not answered in time: when it does again, a job that has run for long has not worked all its rows just now."""
+    unknown = JobView(
+        id="j-1", name="j", status="running", tasks=[TaskView(name="a", type="function", state="running")]
+    )
+    rates, began = Rates(), Rates()
+    assert [rates.update(job(a=("running", rows)).task("a"), now) for now, rows in ((0.0, 5_000), (1.0, 5_100))] == [
+        0,
+        100,
+    ]
+    assert rates.update(unknown.task("a"), 2.0) == 0.0
+    assert rates.update(job(a=("running", 5_300)).task("a"), 3.0) == 100.0
+    assert began.update(unknown.task("a"), 0.0) == 0.0
+    assert began.update(job(a=("running", 5_000)).task("a"), 1.0) == 0.0
+
+
 def test_a_tasks_share_is_measured_by_what_is_in_front_of_it() -> None:
     """Rows read of rows written so far; an input has no known total, a complete task is full."""
     view = job(a=("running", 200), b=("running", 50), c=("complete", 1), d=("pending", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sardonyx.cli.tables import tasks_table
+from sardonyx.cli.tables import peers_table, tasks_table
 from sardonyx.client.cluster_views import peer_view
 from sardonyx.client.views import JobView, job_view, waiting_for
 from sardonyx.core.errors import Failure
@@ -146,6 +146,29 @@ def test_what_a_job_waits_for_in_words() -> None:
     ended = view_of(KAFKA_TO_KAFKA, {}, None, note=failed)
     assert ended.waits_for == 0
     assert waiting_for(ended, led=False) is None
+
+
+def test_a_job_that_failed_after_a_change_is_not_only_to_be_resumed() -> None:
+    """It would fail again. One that a user suspended goes on, also if a change was taken back before."""
+    resume = "`sardonyx job resume j-1` lets it go on where it was"
+
+    def waits(error: Failure | None) -> str | None:
+        return waiting_for(
+            view_of(KAFKA_TO_KAFKA, {}, None, msgspec.structs.replace(RUNNING, suspended=True, error=error)), led=True
+        )
+
+    assert waits(None) == waits(Failure("SX-JOB-TAKEN-BACK", "m")) == f"it is suspended; {resume}"
+    assert waits(Failure("SX-TASK-FAILED", "m")) == (
+        "it is suspended, since it failed after a change (SX-TASK-FAILED); change it again with `sardonyx job change j-1 SPEC`, "
+        f"and then {resume}"
+    )
+
+
+def test_for_how_long_a_peer_has_been_in_its_state_is_known_only_with_the_time() -> None:
+    """The log may have lost the entry that it shows: then the clock of today says nothing of that moment."""
+    peers = [peer_view("p1", PeerNote("idle", 9), None, since=100.0)]
+    ages = [[*peers_table(peers, now).columns[2].cells] for now in (112.0, None)]
+    assert ages == [["12 s"], ["-"]]
 
 
 def test_a_peer_is_its_state_and_its_pulse() -> None:

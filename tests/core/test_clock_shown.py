@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from rich.console import Console
 
-from sardonyx import Count, Job, event_time, kafka, tumbling
+from sardonyx import Count, Job, event_time, kafka, ordinal, tumbling
 from sardonyx.cli import clock_commands
-from sardonyx.client.clocks import JobClock, Positions, TaskClock, clocks_of
+from sardonyx.client.clocks import JobClock, Positions, TaskClock, clocks_of, sizes_of
 from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import Partition, Position
 from sardonyx.testing import ClockedRun
@@ -136,6 +139,56 @@ def test_of_a_task_without_readers_it_shows_the_partitions_that_are_not_idle() -
 
     assert found(SourceClock(195, 195), SourceClock(45, 45, idle=True)) == 195
     assert found(SourceClock(195, 195, idle=True), SourceClock(45, 45, idle=True)) == 195
+
+
+def test_partitions_that_a_user_adds_hold_the_clock_that_is_shown() -> None:
+    """They hold that of the task: without them the command would name others, or a clock that the job does not have."""
+    graph = graph_of(job().spec(), "d", "traffic-1")
+    hits, count = graph.stage("hits"), graph.stage("count")
+    facts = {link.name: LinkFacts(2) for link in graph.links}
+    there = {"in": [0, 1, 2], count.ingress[0].topic: [0, 1, 2, 3]}
+    assert sizes_of(hits, facts, there) == {"in": 3}
+    assert sizes_of(count, facts, there) == {count.ingress[0].topic: 2}, "a queue that had more partitions once"
+    assert sizes_of(hits, facts, {}) == {"in": 2}, "the broker does not tell"
+    known: dict[str, Positions] = {
+        "hits": {
+            Partition("in", number): Position(5, clock=SourceClock(195, 195)) if number < 2 else None
+            for number in range(sizes_of(hits, facts, there)["in"])
+        },
+        "count": {Partition(count.ingress[0].topic, n): Position(5, clock=SourceClock(value=120)) for n in range(2)},
+    }
+    found = clocks_of("traffic-1", graph, known, None, facts).tasks[0]
+    assert (found.clock, found.held_by, found.why) == (120, ["in[2]"], "nothing of it was read yet")
+    made = Job("ends", partitions=2)
+    read = made.input("hits", kafka("in", schema="at timestamp", start="earliest", end="latest"), time=event_time("at"))
+    made.output("out", kafka("out"), after=made.task("same", lambda row: row, after=read))
+    (ends,) = (each for each in graph_of(made.spec(), "d", "ends-1").stages if each.ingress[0].topic == "in")
+    assert sizes_of(ends, {ends.ingress[0].name: LinkFacts(2, end=[9, 9])}, there) == {"in": 2}, (
+        "it reads none that is added"
+    )
+
+
+def test_numbers_of_rows_are_shown_as_numbers_while_a_task_has_no_clock_yet() -> None:
+    """They are no times, also before the clock of the whole job is known."""
+    made = Job("rounds", partitions=1)
+    read = made.input("read", kafka("in", schema="n long", start="earliest"), time=ordinal("number"))
+    sums = made.window("sums", tumbling(10), after=read, aggregate={"rows": Count()}, late="drop")
+    made.output("out", kafka("out"), after=sums)
+    graph = graph_of(made.spec(), "d", "rounds-1")
+    first, *others = graph.stages
+    known: dict[str, Positions] = {
+        first.name: {Partition("in", 0): Position(5000, clock=SourceClock(4999, 4999))},
+        **{each.name: {Partition(each.ingress[0].topic, 0): None} for each in others},
+    }
+    found = clocks_of("rounds-1", graph, known, None)
+    assert (found.clock, found.tasks[0].clock, found.ordinal) == (None, 4999, True)
+    console = Console(file=io.StringIO(), width=200)
+    lines: list[str] = []
+    call: Any = SimpleNamespace(json=False, put=lines.append, console=console)
+    clock_commands._show(call, found)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "4,999" in shown
+    assert "1970" not in shown
 
 
 @pytest.mark.parametrize("at_rest", ["hold", "wall"])

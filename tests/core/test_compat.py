@@ -243,7 +243,7 @@ def test_an_upgrade_is_told_what_stands_in_its_way() -> None:
     assert problems(FORMAT, RULES, [new], peers) == []
     (old,) = problems(FORMAT, RULES, [new, CandidateNote.read(b"h:2")], peers)
     assert "h:2" in old
-    assert "peer daemons" in problems(FORMAT, RULES, [new], daemons([PulseNote("d")]))[0]
+    assert "1 peer daemon is of release ?: upgrade it" in problems(FORMAT, RULES, [new], daemons([PulseNote("d")]))[0]
     assert problems(FORMAT + 1, RULES, [new], peers)
     assert problems(FORMAT, RULES - 1, [new], peers)
     assert problems(0, 0, [], []) == ["no coordinator stands for election"]

@@ -9,7 +9,7 @@ from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from sardonyx.client.draining import concerned, request
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.events import Drained, PeerBorn
+from sardonyx.core.events import Drained, PeerBorn, PeerDied
 
 
 def deployment(rules: int = 4) -> State:
@@ -45,6 +45,16 @@ def test_a_host_is_meant_or_a_peer() -> None:
     for wanted in ("c", ""):
         with pytest.raises(SardonyxError, match="SX-PEER-UNKNOWN"):
             drain(state, wanted)
+
+
+def test_a_peer_that_has_died_meanwhile_is_not_said_to_be_drained() -> None:
+    """As when no coordinator led for a while: the command says that there is none, and does not break."""
+    state = deployment()
+    asked = request(state, "b-0", back=False)
+    decide(state, state.n + 1, PeerDied(at=2.0, peer="b-0"))
+    decide(state, state.n + 1, asked)
+    with pytest.raises(SardonyxError, match="SX-PEER-UNKNOWN"):
+        concerned(state, asked)
 
 
 def test_a_snapshot_holds_drained_hosts_only_if_there_are_any() -> None:

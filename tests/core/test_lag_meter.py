@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sardonyx.client.clocks import JobClock, TaskClock, seconds_behind
+from sardonyx.client.lags import LinkLag
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import Runtime
@@ -24,6 +25,7 @@ from sardonyx.web.lag_meter import (
     WANTED,
     JobLag,
     LagMeter,
+    job_lag,
 )
 
 WALL = 1_000_000.0
@@ -230,6 +232,16 @@ def test_what_is_unexpected_ends_no_thread(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(world.meter, "_ask", broken)
     world.later(1)
     assert world.scraped() == {}
+
+
+def test_splits_are_no_rows() -> None:
+    """They wait since the job began, however fast it reads its files: the oldest one says nothing of how far it is behind."""
+    found = [
+        LinkLag(link="read.splits", reader="read", kind="splits", topic="s", unit="splits", records=9, seconds=3_600.0),
+        LinkLag(link="read.clean", reader="clean", kind="internal", topic="c", records=70, seconds=0.5),
+        LinkLag(link="clean.out", reader="out", kind="internal", topic="o"),
+    ]
+    assert job_lag(found, {"clean": 2.0}) == JobLag({"read.clean": 70}, {"read.clean": 0.5}, {"clean": 2.0})
 
 
 def test_how_far_the_clocks_of_tasks_are_behind() -> None:

@@ -37,6 +37,7 @@ def task(name: str, peers: int) -> TaskView:
             "more rows come than it reads (+100 unread rows a second); it has 1 of the 2 peers that it can take",
         ),
         (300, 100, 1, "at this rate it has read all in 1.0 s (-100 unread rows a second)"),
+        (100, 100, 1, "what is unread does not shrink; it has 1 of the 2 peers that it can take"),
         (None, 100, 2, "whether it catches up is not known yet"),
     ],
 )
@@ -45,6 +46,12 @@ def test_a_late_task_says_what_it_lacks(before: int | None, after: int, peers: i
     (said,) = in_words(first, second, 2.0, [task("a", 1), task("b", peers)], {"a": 2, "b": 2})
     assert said.startswith("task b is late with a.b: its oldest unread row has waited for 42")
     assert words in said
+
+
+def test_a_queue_that_hardly_changes_is_said_to_change_by_no_rate() -> None:
+    """One row less within some seconds is no whole row a second."""
+    (said,) = in_words([lag("a.b", 300, 40.0)], [lag("a.b", 299, 42.0)], 4.0, [task("b", 1)], {"b": 2})
+    assert said.endswith("at this rate it has read all in 19 min 56 s")
 
 
 def test_the_latest_comes_first_and_only_what_is_late_is_said() -> None:

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.loop.watchdog import EVERY, NOTICES, PATIENCE, Watchdog
+from sardonyx.client.waiting import requests_waiting
 from sardonyx.core.errors import SardonyxError
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.metrics import REGISTRY
@@ -62,6 +63,16 @@ class House:
 def value(name: str) -> float | None:
     found = REGISTRY.snapshot().series(name)
     return found[0].value if found else None
+
+
+def test_the_request_that_has_waited_longest_is_the_one_with_the_least_number() -> None:
+    """Its name begins with what is asked for: `ack` sorts before `submit`, whichever was made first."""
+    inbox: Any = Inbox("ack-b-0000000012", "leave-c-0000000011", "submit-a-0000000009")
+    assert requests_waiting(inbox) == (3, "/inbox/submit-a-0000000009")
+    inbox.names = ["ack-b--2147483648", "submit-a-2147483647"]
+    assert requests_waiting(inbox)[1] == "/inbox/submit-a-2147483647", "ZooKeeper counts on with the smallest number"
+    inbox.names = []
+    assert requests_waiting(inbox) == (0, None)
 
 
 def test_a_leader_that_decides_nothing_loses_its_session() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import typer.main
+from explain_cases import CASES
+from scenario_runner import World
 from web_site import EVENTS, REPORT, Running, Site, file_like, of_report
 
 from coordinator.core.explain import explain
+from coordinator.core.explanation import FIXES
 from coordinator.history.export import LogFile
 from coordinator.history.timeline import TimelineEvent
+from sardonyx.cli.app import app
 from sardonyx.cli.web_commands import words
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.policy import policy_of
@@ -22,6 +28,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import (
     Acked,
     AnyEvent,
+    Drained,
     Evicted,
     JobSubmitted,
     LinkFacts,
@@ -32,9 +39,9 @@ from sardonyx.core.events import (
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.web.api import ADDRESSES, Api, LogQuery
 from sardonyx.web.capacity import Capacity
-from sardonyx.web.graph_view import GraphView
+from sardonyx.web.graph_view import GraphView, graph_view
 from sardonyx.web.openapi import document
-from sardonyx.web.overview import ClusterOverview, JobOverview
+from sardonyx.web.overview import HELP, ClusterOverview, JobOverview, view_of
 from sardonyx.web.sight import Sample
 from sardonyx.web.source import FileSource
 
@@ -323,6 +330,41 @@ def test_a_task_that_a_full_queue_holds_is_shown_as_held() -> None:
         assert (graph.held, graph.nodes[1].verdict.word) == ([], word)
 
 
+def test_a_task_that_had_nothing_to_read_is_not_stuck_when_a_row_comes() -> None:
+    """A topic that gets a row each minute: its reader could commit nothing meanwhile. Neither can a task without a peer."""
+    source = bounded_job()
+    site = Site(source)
+
+    def word(at: float, read: int, unread: int, peers: int = 1) -> str:
+        sample = look(at, read, unread)
+        tasks = [msgspec.structs.replace(task, peers=peers) for task in sample.view.tasks]
+        source.said.add(msgspec.structs.replace(sample, view=msgspec.structs.replace(sample.view, tasks=tasks)))
+        return site.get("/api/v1/jobs/b/graph").json(GraphView).nodes[2].verdict.word
+
+    assert [word(20.0, 100, 0), word(60.0, 100, 0)] == ["waits", "waits"]
+    assert word(62.0, 103, 3) == "bottleneck"
+    assert word(93.0, 103, 3) == "stuck", "it has had time enough by now"
+    assert word(95.0, 103, 3, peers=0) != "stuck"
+    assert word(97.0, 103, 3) == "behind"
+
+
+def test_a_job_that_failed_after_a_change_is_not_suspended_by_a_user() -> None:
+    """To resume it as it is brings the same error again: the page says what helps."""
+    world = World()
+    for sentence in next(sentences for name, sentences, _ in CASES if name == "failed after a change"):
+        world.say(sentence)
+    job = world.state.jobs["copy"]
+    graph = graph_view(world.state, "copy", job, view_of(world.state, "copy", job), None, None)
+    assert {(node.verdict.word, node.verdict.text) for node in graph.nodes if not node.bound} == {
+        ("suspended", "its job failed after a change, and is suspended: change it again, and then resume it")
+    }
+    job.error = None
+    graph = graph_view(world.state, "copy", job, view_of(world.state, "copy", job), None, None)
+    assert {node.verdict.text for node in graph.nodes if not node.bound} == {
+        "a user suspended its job: it goes on from here when that is resumed"
+    }
+
+
 def test_capacity_is_what_cluster_policy_prints() -> None:
     """Shares of each running job, who waits for how many peers and why, and the peers by their tags; also in the past."""
     born: list[AnyEvent] = [PeerBorn(at=9.0, peer=f"p{n}", host="h2", tags=frozenset({"gpu"})) for n in range(2)]
@@ -341,6 +383,30 @@ def test_capacity_is_what_cluster_policy_prints() -> None:
         "there is no virtual peer at all; is a peer daemon running?",
     )
     assert without.kinds == []
+
+
+def test_drained_peers_are_no_capacity() -> None:
+    """They get no task: of those that are counted, no more can be idle than there are."""
+    born: list[AnyEvent] = [PeerBorn(at=9.0, peer=f"p{n}", host=f"h{n % 2}") for n in range(4)]
+    source = Running([*born, Drained(at=10.0, host="h1"), Evicted(at=11.0, peer="p2")])
+    found = Site(source).get("/api/v1/capacity").json(Capacity)
+    assert (found.peers, found.idle) == (1, 1)
+    assert [(kind.peers, kind.idle) for kind in found.kinds] == [(1, 1)]
+    all_out = Site(Running([*born, *(Drained(at=10.0, host=host) for host in ("h0", "h1"))]))
+    nothing = all_out.get("/api/v1/capacity").json(Capacity)
+    assert (nothing.peers, nothing.idle, nothing.kinds) == (0, 0, [])
+
+
+def test_the_commands_that_help_are_commands() -> None:
+    """Of each reason, here and in `job explain`."""
+    group = typer.main.get_command(app)
+    told = [*HELP.values(), *(text for fix in FIXES.values() for text in re.findall(r"`(sardonyx [^`]+)`", fix))]
+    for text in told:
+        words, command = text.split()[1:], group
+        while isinstance(command, typer.core.TyperGroup):
+            assert words, text
+            assert words[0] in command.commands, text
+            command = command.commands[words.pop(0)]
 
 
 # The contract
