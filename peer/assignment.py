@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.core.events import PeerState, Yields
-from sardonyx.core.notes import Assignment, BatchInHand
+from sardonyx.core.notes import Assignment, BatchInHand, ServiceAway
 from sardonyx.runtime.clock import REAL, Runtime
 
 WORKING: frozenset[str] = frozenset({"active", "waiting", "sealing"})
@@ -65,6 +65,8 @@ class AssignmentHandle:
         self._gives_up = False
         self.in_hand: BatchInHand | None = None
         """The batch on which the task loop works. That thread sets it; the peer's own thread tells of it if it takes long."""
+        self.away: ServiceAway | None = None
+        """What the task loop waits for, in the same way."""
 
     @property
     def state(self) -> PeerState:

@@ -52,9 +52,10 @@ from queues.transaction_errors import RecordsRefused, TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
 from sardonyx.core.events import TaskFailed, Yielded
-from sardonyx.core.notes import BatchInHand
+from sardonyx.core.notes import BatchInHand, ServiceAway
 from sardonyx.core.positions import Partition
 from sardonyx.core.telemetry import Outcome
+from sardonyx.core.text import shorten
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.secret_values import unquoted
@@ -71,6 +72,8 @@ _STOPPED_WITHIN = 8.0
 
 _PAUSE = 1.0
 """Seconds between attempts while something that the task needs is away."""
+_MOST_TOLD = 500
+"""Characters that a pulse holds of an error."""
 
 
 class TaskLoop:
@@ -178,7 +181,7 @@ class TaskLoop:
             failpoint("applied")
             self._batch.check(batch)
             self._batch.commit(batch, *result)  # 5, 6, 7
-            self._handle.worked = True
+            self._handle.worked, self._handle.away = True, None
         except (TransactionAborted, RecordsRefused, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             if isinstance(reason, RecordsRefused) and not self._work.refused.learn(reason.refusals):
                 raise
@@ -190,6 +193,7 @@ class TaskLoop:
             if not self._retries.should_retry_batch(reason, session.store_reached):
                 raise
             log.warning("batch_delayed", code=reason.code, error=reason.message)
+            self._waits_for(reason)
             failed = "delayed", f"{reason.code}: {reason.message}"
             pause = _PAUSE
         if pause is not None:  # not in the handlers, see `queues.guarded_producer`
@@ -222,6 +226,8 @@ class TaskLoop:
         """Let other tasks of the job have this peer, if they have none and all that there is to read here is committed, or must
         wait until another task has read: maybe one of those.
         """
+        if self._handle.away is not None and self.session.reader.worked_off:  # another peer has worked what waited
+            self._handle.away = None
         now = time.monotonic()
         if not (self._handle.yields_when_idle and (held or self.session.reader.worked_off)):
             self._idle_since = now
@@ -256,12 +262,22 @@ class TaskLoop:
                 self.session.store.reach()
         except SetupError as away:
             log.warning("task_waits_for_service", code=away.code, error=away.message)
+            self._waits_for(away)
             self._handle.pause(_PAUSE)
             return
+        self._handle.away = None
         pause = _PAUSE if isinstance(reason, NotLetIn) else self._retries.rebuilt(reason)
         log.warning("task_restarted", cause=str(reason))
         count_rebuild(self._job, self._task)
         self._handle.pause(pause)
+
+    def _waits_for(self, away: SetupError) -> None:
+        """For the pulse: it tells of the first error of a code, since texts tell how long an attempt took."""
+        known = self._handle.away
+        if known is None or known.code != away.code:
+            message = shorten(unquoted(failure_of(away)).message, _MOST_TOLD)
+            since = time.time() if known is None else known.since
+            self._handle.away = ServiceAway(self._work.assignment.id, away.code, message, since)
 
     def _end(self, error: Exception) -> None:
         """The assignment ends with this error. Raises RunnerLost if it is not the task's."""

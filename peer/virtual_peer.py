@@ -22,7 +22,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
 from sardonyx.core.errors import SardonyxError, failure_of
 from sardonyx.core.events import Acked, Declined, Left
-from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote
+from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote, ServiceAway
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.secret_values import unquoted
@@ -126,8 +126,8 @@ class VirtualPeer:
         self._machine = PeerMachine(self._end_task)
         self._task: _TaskInHand | None = None
         self._idle_since: float | None = None
-        self._told: BatchInHand | None = None
-        """The batch of which its pulse tells."""
+        self._told: tuple[BatchInHand | None, ServiceAway | None] = None, None
+        """The batch of which its pulse tells, and the service that its task waits for."""
 
     def start(self) -> None:
         self._thread = self._runtime.spawn(f"peer-{self._name}", self._run)
@@ -237,7 +237,7 @@ class VirtualPeer:
         while not self._zk.create(node_paths.pulse(self._id), msgspec.json.encode(self._about), ephemeral=True):
             log.warning("peer_id_taken")
             self._next_identity()
-        self._told = None
+        self._told = None, None
         self._machine.fire("register")
         log.info("peer_registered")
 
@@ -266,15 +266,18 @@ class VirtualPeer:
             self._revoke("the coordinator took it for dead")
 
     def _tell_of_batch(self) -> None:
-        """Say in the pulse on which batch the task works, once that takes long, and when it is over. Only people read it: no
-        decision depends on it, so it matters little if ZooKeeper is away then.
+        """Say in the pulse on which batch the task works, or what it waits for, once that takes long, and when it is over. Only
+        people read it: no decision depends on it, so it matters little if ZooKeeper is away then.
         """
-        batch = None if self._task is None else self._task.handle.in_hand  # read once: the task's thread sets it
-        if batch is not None and self._runtime.wall() - batch.since < LONG:
-            batch = None
-        if batch == self._told or self._machine.state == "revoked":
+        handle, before = None if self._task is None else self._task.handle, self._runtime.wall() - LONG
+        batch, away = (
+            (None, None) if handle is None else (handle.in_hand, handle.away)
+        )  # once: the task's thread sets them
+        batch = None if batch is None or batch.since > before else batch
+        away = None if away is None or away.since > before else away
+        if (batch, away) == self._told or self._machine.state == "revoked":
             return
-        pulse = msgspec.json.encode(msgspec.structs.replace(self._about, batch=batch))
+        pulse = msgspec.json.encode(msgspec.structs.replace(self._about, batch=batch, away=away))
         try:
             self._zk.commit([Set(node_paths.pulse(self._id), pulse)])
         except SessionLost:
@@ -282,7 +285,7 @@ class VirtualPeer:
         except SardonyxError as error:
             log.debug("batch_not_told", error=str(error))
         else:
-            self._told = batch
+            self._told = batch, away
 
     def _signal(self, _event: object) -> None:
         self._wake.set()

@@ -70,7 +70,8 @@ def _ended(job: Job) -> Iterator[Reason]:
         text = "what could not be decided of its end was set aside: its topics stay until a user purges it"
         yield Reason(code="topics-left", text=text, since=job.ended_at)
     elif not job.purgeable:
-        then = "; after that the job is deleted" if job.purge else ""
+        then = f"; then job {job.into} goes on from there" if job.into else ""
+        then += "; after that the job is deleted" if job.purge else ""
         yield Reason(code="topics-deleting", text=f"its topics and groups are being deleted{then}", since=job.ended_at)
 
 

@@ -96,6 +96,6 @@ def _failure(undecided: Undecided, error: BaseException, job: str) -> Failure:
         ),
         cause="a defect in the coordinator; so that all other jobs go on, it has set the entry aside"
         + (f" and failed job {job}" if job else ""),
-        fix=f"report it with the file of `sardonyx log export FILE`; `sardonyx log show {undecided.n}` shows the entry",
+        fix=f"report it with the file of `sardonyx log export -o FILE`; `sardonyx log show {undecided.n}` shows the entry",
         where={**({"job": job} if job else {}), **undecided.where, "at": place},
     )

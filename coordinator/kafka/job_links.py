@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import msgspec
 import structlog
@@ -30,6 +31,7 @@ from sardonyx.core.slot import Slot
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.taking_over import begun, carried, offsets
 from sardonyx.job.validate import validate
+from sardonyx.runtime.background import NotReturned, PatientCalls
 from sardonyx.runtime.failpoints import failpoint
 from sardonyx.runtime.settings import Settings
 
@@ -39,6 +41,8 @@ _COUNTED = 1_000_000
 """Unread rows that an audit of the leader counts at most. A link with more is left for a later round: its last rows
 will not be read soon."""
 
+SETTLES = 60.0
+"""Seconds within which the files of an ended job are published or removed, unless their folder does not answer."""
 _AGAIN = {"SX-OUTPUT-FULL", "SX-OUTPUT-WRITE", "SX-OUTPUT-AWAY"}
 """Codes of the failures after which files are published later: the topics that list them must not be deleted before."""
 
@@ -49,6 +53,7 @@ class KafkaLinks:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._renewals = Renewals(settings)
+        self._settling = PatientCalls("settle", SETTLES)
         self._read: dict[str, LastCommits] = {}
         """By job, what was read of its groups by attempts to delete its links that failed."""
 
@@ -80,7 +85,7 @@ class KafkaLinks:
         before, found = self._read.get(job, LastCommits()), last_commits(self._settings, graph, job)
         merged = LastCommits(before.counts | found.counts, before.positions | found.positions)
         self._read[job] = merged
-        delete_links(self._settings, graph, job, lambda: self._settle_files(graph, job))
+        delete_links(self._settings, graph, job, lambda: self._settled(graph, job))
         # A group that an earlier coordinator deleted, and whose counts no log entry holds, had read records; their letters stay.
         letters = letters_left(self._settings, graph, merged.counts)
         # Last: what raises is tried again, when the groups are gone. Another leadership of this process may delete the same links
@@ -126,7 +131,7 @@ class KafkaLinks:
         found = rewiring(graph, graph_of(spec, self._settings.deployment, job))
         ended = msgspec.structs.replace(graph, stages=found.ended)
         kept = [link.topic for link in found.gone if rewired.lends and link.kind == "state"]
-        drop_links(self._settings, job, found, lambda: [*kept, *self._settle_files(ended, job)])
+        drop_links(self._settings, job, found, lambda: [*kept, *self._settled(ended, job)])
 
     def trim_links(self, job: str, spec: JobSpec, needed: Needed) -> Trimmed:
         graph = graph_of(spec, self._settings.deployment, job)
@@ -141,6 +146,25 @@ class KafkaLinks:
 
     def forget(self, jobs: Collection[str]) -> None:
         forget(self._settings, jobs)
+
+    def _settled(self, graph: Graph, job: str) -> list[str]:
+        """What :meth:`_settle_files` does, for as long as its folders answer. Few threads work on the links of all jobs, and a
+        share that hangs must not take them away from the others.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-AWAY``: it has not ended yet, and goes on; the next call waits for it. What else it raises.
+        """
+        key = job, *(stage.name for stage in graph.stages)
+        try:
+            return self._settling.call(key, partial(self._settle_files, graph, job))
+        except NotReturned as late:
+            raise OutputError(
+                "SX-OUTPUT-AWAY",
+                f"the files that job {job} has left are not all published or removed after {SETTLES:.0f} s",
+                cause="a share hangs, or there are very many of them",
+                fix="bring the share back, or mount it again; the coordinator waits until then",
+                where={"job": job},
+            ) from late
 
     def _settle_files(self, graph: Graph, job: str) -> list[str]:
         """Publish or remove the temporary files that the file outputs of an ended job have left, in folders that this machine can

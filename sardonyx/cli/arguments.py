@@ -50,7 +50,7 @@ def entry_or_time(text: str, now: datetime) -> int | float:
         return int(text)
     try:
         return (now - timedelta(seconds=seconds(text))).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter: before all calendars
         pass
     try:
         day = datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)

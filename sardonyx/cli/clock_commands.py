@@ -32,16 +32,18 @@ def clock(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until the job has ended.")] = False,
 ) -> None:
     """Show how far each task of a job has come in event time, and what holds its clock back."""
-    with call.client() as client, call.patience("Kafka"):
+    with call.client() as client:
         handle = client.job(job)
-        found = handle.clock()
+        with call.patience("Kafka"):
+            found = handle.clock()
         while True:
             _show(call, found)
             if not watch or found.ended or handle.status(live=False).ended:
                 return
             time.sleep(_EVERY)
             try:
-                found = handle.clock()
+                with call.patience("Kafka"):  # not around all: it would say so whenever one looks for three seconds
+                    found = handle.clock()
             except SardonyxError as error:
                 if error.code != "SX-CLOCK-GONE":
                     raise

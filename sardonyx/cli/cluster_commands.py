@@ -17,7 +17,7 @@ from sardonyx.cli.arguments import Spec, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.job_end import Silence, end_error, upstream_of
 from sardonyx.cli.web_commands import require_installed
-from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
 from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
@@ -385,11 +385,21 @@ def _require_both(settings: Settings) -> None:
 
 
 def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
-    """Where local daemons of a configured cluster log: the data directory, or a temporary one."""
-    if settings.data_dir is None:
+    """Where local daemons of a configured cluster log: the data directory, or a temporary one. Raises ``SX-EMBEDDED-DATA``."""
+    folder = settings.data_dir
+    if folder is None:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-logs-")))
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    return settings.data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            "SX-EMBEDDED-DATA",
+            f"{folder} cannot hold the logs of the daemons",
+            cause=f"{type(error).__name__}: {error}",
+            fix="give a directory in which you may write",
+            where={"path": folder},
+        ) from None
+    return folder
 
 
 def _say_daemons(call: Call, count: int | Literal["auto"], folder: Path) -> None:

@@ -135,9 +135,13 @@ def submit(
             name, _, time = resume.partition("@")
             back = client.job_to_resume(name).going_back(time)
             ask(call, back, yes=yes)
-            handle = client.submit(loaded, back.job, back.at)
+            with call.patience(f"the topics of job {back.job} to be deleted, and the coordinator"):
+                handle = client.submit(loaded, back.job, back.at)
         else:
-            handle = client.submit(loaded, resume)
+            with call.patience(
+                f"the topics of job {resume} to be deleted, and the coordinator" if resume else "ZooKeeper"
+            ):
+                handle = client.submit(loaded, resume)
         data: dict[str, Any] = {"id": handle.id}
         if not call.json:
             call.put(handle.id)
@@ -432,7 +436,8 @@ def kill(call: Call, job: JobId) -> int:
             return _told(call, before, f"job {before.id} has ended already: {before.status}")
         handle.kill()
         try:
-            view = handle.await_completion(KILL_PATIENCE)
+            with call.patience("the coordinator to process it"):
+                view = handle.await_completion(KILL_PATIENCE)
         except (Interrupted, JobFailed) as error:
             if error.code == "SX-JOB-TIMEOUT":
                 raise SardonyxError(

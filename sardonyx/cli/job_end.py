@@ -36,12 +36,15 @@ def watch_to_end(call: Call, handle: JobHandle, *, timeout: float | None = None)
 
 
 class Silence:
-    """Finds out what a job waits for when nothing has happened to it for a few seconds."""
+    """Finds out what a job waits for when nothing has happened to it for a few seconds, or a task pauses after a failure."""
 
     def __init__(self, handle: JobHandle) -> None:
         self._handle = handle
         self._last: object = None
         self._since = 0.0
+        self._about: object = None
+        self._why: str | None = None
+        self._again = 0.0
 
     def remark(self, view: JobView, now: float) -> str | None:
         """What to say at this moment (seconds, monotonic), if anything."""
@@ -49,7 +52,14 @@ class Silence:
         if state != self._last:
             self._last, self._since = state, now
         quiet = now - self._since >= SILENCE
-        return self._handle.waiting(view) if quiet or view.waits_for else None
+        paused = [(task.name, task.failures) for task in view.tasks if task.backing_off]
+        if not (quiet or paused or view.waits_for):
+            return None
+        about = view.status, view.waits_for, view.queued, paused
+        if about != self._about or now >= self._again:  # not at each look: it may read the coordinator's log
+            self._about, self._again = about, now + SILENCE
+            self._why = self._handle.waiting(view, closely=quiet)
+        return self._why
 
 
 def tell_end(call: Call, view: JobView) -> int:

@@ -147,7 +147,7 @@ def keep(
         seconds(duration)
     except ValueError as error:
         raise SardonyxError("SX-USAGE", str(error), fix='write for example "1 h"') from None
-    with call.client() as client:
+    with call.client() as client, call.patience("the coordinator to process it"):
         handle = client.job(job)
         kept = handle.keep(duration)
     if call.json:

@@ -117,6 +117,7 @@ class Bars:
 
     def table(self, view: JobView, now: float, remark: str | None = None) -> Table:
         """The job at this moment (seconds, monotonic)."""
+        from rich.markup import escape
         from rich.progress_bar import ProgressBar
 
         table = plain("task", "", "state", "peers", "rows in", "rows out", "rows/s")
@@ -131,7 +132,7 @@ class Bars:
             table.add_row(task.name, bar, styled(task.state), "" if task.bound else str(task.peers), *cells)
         seconds = f"{now - self._began:.0f} s"
         table.title = f"{view.id}  {styled(view.status)}  {seconds}" + (
-            f"  [yellow]{remark}[/yellow]" if remark else ""
+            f"  [yellow]{escape(remark)}[/yellow]" if remark else ""
         )
         table.title_justify = "left"
         return table

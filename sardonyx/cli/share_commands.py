@@ -202,9 +202,13 @@ def suspend(call: Call, job: JobId) -> None:
         with call.patience("the coordinator to process it"):
             handle.suspend()
         with call.patience("its peers to commit the batch in hand and leave"):
+            was = False
             for view in handle.follow():
-                if view.ended or not any(task.peers for task in view.tasks):
+                was = was or view.suspended
+                if view.ended or not any(task.peers for task in view.tasks) or (was and not view.suspended):
                     break
+        if was and not view.suspended and not view.ended:
+            call.say(f"job {view.id} has peers again: it was resumed meanwhile, or stopped")
         _tell(call, view)
 
 

@@ -29,6 +29,7 @@ from sardonyx.client.policy import Policy
 from sardonyx.client.reasons import Why
 from sardonyx.client.row_counts import is_untouched, still_known
 from sardonyx.client.scales import CARRY_OUT
+from sardonyx.client.stopping import require_resumable
 from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_notes
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
@@ -131,7 +132,7 @@ class Client:
         time = None if at is None else moment(at)
         self._check_name(loaded.spec)
         if before is not None:
-            before.await_resumable()
+            require_resumable(before)
         spec = loaded.spec
         if loaded.code is not None and spec.code is not None:
             self.put_code(node_paths.code(spec.code), loaded.code)

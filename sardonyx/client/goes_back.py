@@ -46,7 +46,8 @@ class GoesBack:
             A handle on the new job.
 
         Raises:
-            SardonyxError: what :meth:`going_back` raises; ``SX-JOB-ENDED``: submit with ``resume`` and ``at``.
+            SardonyxError: what :meth:`going_back` raises; ``SX-JOB-ENDED``, also if it ends before the coordinator has processed
+                this: submit with ``resume`` and ``at``. ``SX-JOB-CHANGE-NOW``: a user has stopped it.
             JobFailed: the new job was refused, with the reason.
             Interrupted: ``SX-JOB-ROLLBACK-PENDING``: not within the timeout; it goes on.
         """

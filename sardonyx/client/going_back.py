@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
@@ -13,7 +14,6 @@ from sardonyx.client.checkpoints import moment, times_of
 from sardonyx.client.ids import asker, job_gone, new_id
 from sardonyx.client.links import links_of
 from sardonyx.client.views import laid_out
-from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
 from sardonyx.core.events import ENDED, JobRolledBack, LinkFacts
 from sardonyx.core.going_back import begins_of, forgotten, last_at, points_of
@@ -25,6 +25,8 @@ from sardonyx.core.spec import JobSpec
 from sardonyx.core.state_points import CheckpointPoint
 
 if TYPE_CHECKING:
+    from coordinator.core.state import Job as KnownJob
+    from sardonyx.client.change import Making
     from sardonyx.client.client import Client
     from sardonyx.client.job_handle import JobHandle
 
@@ -47,16 +49,16 @@ def going_back(client: Client, handle: JobHandle, at: datetime | str | None = No
     """What :meth:`sardonyx.client.job_handle.JobHandle.going_back` does."""
     spec = handle.spec()
     graph = laid_out(spec, client.settings.deployment, handle.id)
-    time = _LATEST if at is None else moment(at)
+    wanted = _LATEST if at is None else moment(at)
     note = handle.sought()
     if note is not None and note.status in ENDED:
         handle.await_resumable()
         known = of_log(client, handle.id)
     else:
         known = of_running(client, handle.id, graph)
-    point = last_at(known.points, time)
+    point = last_at(known.points, wanted)
     if point is None:
-        raise SardonyxError.from_failure(no_point(known.points, time).failure(handle.id))
+        raise SardonyxError.from_failure(no_point(known.points, wanted).failure(handle.id))
     begins = begins_of(point, graph, known.facts)
     return GoingBack(
         job=handle.id,
@@ -68,35 +70,71 @@ def going_back(client: Client, handle: JobHandle, at: datetime | str | None = No
 
 def rollback(client: Client, handle: JobHandle, to: datetime | str | None, timeout: float | None) -> JobHandle:
     """What :meth:`sardonyx.client.job_handle.JobHandle.rollback` does."""
-    from sardonyx.client import shares, waiting
+    from sardonyx.client.change import Making
     from sardonyx.client.job_handle import JobHandle as Handle
 
-    note = handle.sought()
-    if note is not None and note.status in ENDED:
-        raise shares.job_ended(handle.id, note.status)
+    handle.sought()
+    making = Making(client, handle.id, timeout)
+    known = making.present
+    if known is not None and (known.ended or known.stopping):
+        raise _not_rolled_back(handle.id, known)
     back = going_back(client, handle, to)
-    spec = handle.spec()
-    into = new_id(spec.name)
+    into = new_id(handle.spec().name)
     client.zk.request(JobRolledBack(job=handle.id, into=into, to=moment(back.at), by=asker()))
-    waiting.await_node(
-        client.zk,
-        node_paths.job_status(into),
-        lambda data: data is not None,
-        timeout,
-        Interrupted(
-            "SX-JOB-ROLLBACK-PENDING",
-            f"The rollback of job {handle.id} was requested, and job {into} has not begun yet.",
-            cause="the coordinator ends the job first, and deletes its topics"
-            if client.led()
-            else "no coordinator leads this deployment",
-            fix=f"wait: `sardonyx job await {into}`; start a coordinator (`sardonyx coordinator`) if none leads. If the job had "
-            f"ended before, go back with `sardonyx job submit SPEC --resume {handle.id}@TIME`",
-            where={"job": handle.id, "into": into},
-        ),
-    )
+    _await_next(client, making, into)
     found = Handle(client, into)
     found.await_admitted()
     return found
+
+
+def _await_next(client: Client, making: Making, into: str) -> None:
+    """Wait until the job is there that goes on. The request changes nothing if the job has ended meanwhile, or was stopped."""
+    from sardonyx.client.change import LOOK_EVERY
+
+    job, taken_in = making.job, False
+    while True:
+        taken_in |= any(isinstance(event, JobRolledBack) and event.into == into for event in making.look())
+        known = making.present
+        if into in making.jobs:
+            return
+        if taken_in and (known is None or known.into != into):
+            raise _not_rolled_back(job, known)
+        if making.over:
+            cause = "the coordinator ends the job first, and deletes its topics"
+            if not taken_in:
+                cause = "no coordinator has processed it" if client.led() else "no coordinator leads this deployment"
+            raise Interrupted(
+                "SX-JOB-ROLLBACK-PENDING",
+                f"The rollback of job {job} was requested, and job {into} has not begun yet.",
+                cause=cause,
+                fix=f"wait: it goes on by itself, when a coordinator leads. `sardonyx job explain {job}` says what it waits for; "
+                f"`sardonyx job show {into}` shows the next one as soon as there is one",
+                where={"job": job, "into": into},
+            )
+        time.sleep(LOOK_EVERY)
+
+
+def _not_rolled_back(job: str, known: KnownJob | None) -> SardonyxError:
+    """Why a job cannot be rolled back, or why a request for it has changed nothing."""
+    from sardonyx.client.change import not_now
+
+    if known is None:
+        return job_gone(job)
+    way = f"submit it again: `sardonyx job submit SPEC --resume {job}@TIME` begins at a checkpoint of it, and "
+    way += f"`sardonyx job checkpoints {job}` lists these"
+    if known.into:
+        way = f"wait for job {known.into}, which goes on from there, and roll that one back if need be"
+    if known.ended:
+        return SardonyxError(
+            "SX-JOB-ENDED",
+            f"job {job} is {known.status}, so it cannot be rolled back",
+            cause="a rollback ends a job that runs, and has another one go on",
+            fix=way,
+            where={"job": job},
+        )
+    if known.stopping:
+        return not_now(job, "a user has stopped it", way if known.into else f"`sardonyx job await {job}`; then {way}")
+    return not_now(job, "it does not run yet, or keeps no checkpoints any more")
 
 
 class Known(NamedTuple):

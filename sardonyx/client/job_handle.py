@@ -386,9 +386,23 @@ class JobHandle(AsksKafka, GoesBack, Scales):
 
         return reader.timeline(self._zk, self.id)
 
-    def waiting(self, view: JobView) -> str | None:
-        """Say in words what the job waits for in this view; None if it waits only for its own work."""
-        return waiting_for(view, led=view.ended or self._client.led())
+    def waiting(self, view: JobView, *, closely: bool = False) -> str | None:
+        """Say in words what the job waits for in this view; None if it waits only for its own work.
+
+        Of a task that failed and pauses it reads the log, to say what keeps it: a disk or a database may be away for hours.
+
+        Args:
+            view: the job.
+            closely: read the log also if the view shows nothing that the job waits for.
+        """
+        words = waiting_for(view, led=view.ended or self._client.led())
+        paused = any(task.backing_off for task in view.tasks)
+        if view.ended or view.waits_for or not (paused or (closely and words is None)):
+            return words
+        try:
+            return self.explain(look=False).in_short or words
+        except SardonyxError:  # such as a log of a newer release
+            return words
 
     def spec(self) -> JobSpec:
         """Return the job as data, as it is now; once it was purged, as it was last seen.
@@ -470,7 +484,7 @@ class JobHandle(AsksKafka, GoesBack, Scales):
     def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
         """Make the error to raise. Raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
         view = self._view_of(self._sought(note), live=False)
-        why = waiting_for(view, led=self._client.led())
+        why = self.waiting(view, closely=True)
         return Interrupted(
             "SX-JOB-TIMEOUT",
             f"job {self.id} has not ended within {waited:g} s; it is {view.status} and continues",

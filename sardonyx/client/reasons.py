@@ -15,6 +15,7 @@ class Outside(msgspec.Struct, frozen=True):
     code: Literal[
         "not-led",
         "backlog",
+        "service-away",
         "submitted",
         "kafka-away",
         "clock-held",

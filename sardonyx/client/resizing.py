@@ -102,7 +102,7 @@ def _let_go(job: str, making: Making, loaded: LoadedJob, revision: int | None) -
     except SardonyxError as error:
         cause = str(error)
     fix = f"`sardonyx job explain {job}` says whether they stand still; then change the job to what it was"
-    log.warning("inputs_may_stand_still", job=job, cause=cause, fix=fix)
+    log.error("inputs_may_stand_still", job=job, cause=cause, fix=fix)  # commands show no warnings
 
 
 __all__ = ["change_partitions", "with_partitions"]

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from sardonyx.client.views import laid_out
-from sardonyx.core.errors import SardonyxError
+from sardonyx.client.views import ViewStatus, laid_out
+from sardonyx.core.errors import JobFailed, SardonyxError
+from sardonyx.core.events import ENDED
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec
 from sardonyx.core.stopping import ends_here, keeping
@@ -135,6 +136,37 @@ def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, clo
     return f"to go on from here: {command}"
 
 
+def require_resumable(handle: JobHandle, timeout: float | None = None) -> None:
+    """Wait until a job that has ended can be gone on from, for as long as a coordinator should take, or for ``timeout`` seconds.
+
+    Raises:
+        JobFailed: ``SX-JOB-RESUME``: it has not ended, or its topics are still being deleted. A coordinator would refuse the
+            other job, too.
+    """
+    known = handle.await_resumable() if timeout is None else handle.await_resumable(timeout)
+    note = handle.sought()
+    if note is None or not known or note.status not in ENDED:
+        raise not_resumable(handle.id, handle.spec(), "submitted" if note is None else note.status)
+
+
+def not_resumable(job: str, spec: JobSpec, status: ViewStatus) -> JobFailed:
+    """The error for a job from which none can go on yet: how far it has read is known when its topics are deleted."""
+    ended = status in ENDED
+    fix = f"run `sardonyx job stop {job}`: it says when another one can go on from there"
+    if ended:
+        fix = f"submit again when they are; `sardonyx job explain {job}` says so, and no broker may be away for that"
+    elif laid_out(spec, "", job).bounded:
+        fix = f"wait for its end (`sardonyx job await {job}`), and submit again: it ends by itself"
+    return JobFailed(
+        "SX-JOB-RESUME",
+        f"job {job} cannot be resumed yet: it is {status}"
+        + (", and its topics are still being deleted" if ended else ""),
+        cause="how far it has read is known when it has ended and its topics are deleted",
+        fix=fix,
+        where={"resumes": job},
+    )
+
+
 def known_of(client: Client, job: str) -> Predecessor | None:
     """What the coordinator knows of a job from which another one may go on; None: nothing yet, or nothing any more."""
     from coordinator.core.admission import predecessor
@@ -151,4 +183,4 @@ def rules_of(client: Client) -> int:
     return reader.present(client.zk).rules
 
 
-__all__ = ["Stop", "check_stop", "goes_on_by", "held_by", "known_of", "rules_of"]
+__all__ = ["Stop", "check_stop", "goes_on_by", "held_by", "known_of", "not_resumable", "require_resumable", "rules_of"]

@@ -18,7 +18,7 @@ from sardonyx.core.events import ENDED, Counts, JobStatus, TaskState
 from sardonyx.core.graph import Graph, Stage, graph_of
 from sardonyx.core.notes import JobNote, TaskNote
 from sardonyx.core.spec import JobSpec, TaskSpec, TaskType
-from sardonyx.core.text import plural
+from sardonyx.core.text import listed, plural
 
 ViewStatus = JobStatus | Literal["submitted"]
 """A job's status. It is ``submitted`` until a coordinator has taken the job in."""
@@ -45,6 +45,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that the task left out for the same reason, and kept as dead letters."""
     failures: int = 0
     """How often it failed and began again."""
+    backing_off: bool = False
+    """It has failed, and pauses before it is offered again. Its job goes on without it meanwhile, or waits for it."""
     bound: bool = False
     """It has no peers of its own: it is a topic bound in place, or runs in the micro-batches of the task before it."""
     lag: Lag | None = None
@@ -139,6 +141,7 @@ def job_view(
     views = [msgspec.structs.replace(view, rows_out=None) if view.name in inside else view for view in views]
     if note is not None and note.status in ENDED:
         views = [msgspec.structs.replace(v, state="stopped") if v.state == "running" else v for v in views]
+        views = [msgspec.structs.replace(v, backing_off=False) for v in views]
     if note is None:
         return JobView(id=job, name=spec.name, status="submitted", tasks=views)
     return JobView(
@@ -202,6 +205,7 @@ def _stage_view(stage: Stage, note: TaskNote | None, counts: Counts | None) -> T
         late=counts.late if counts else None,
         dead=counts.dead if counts else None,
         failures=note.failures,
+        backing_off=note.backing_off,
         positions=note.positions,
     )
 
@@ -253,6 +257,13 @@ def _joint_state(states: Sequence[ShownState]) -> ShownState:
     return "pending" if all(state == "pending" for state in states) else "running"
 
 
+_BEGINS = {
+    "submitted": "the coordinator has not taken it in yet",
+    "planning": "its topics are being created, or looked up in Kafka",
+}
+"""What a job waits for that has not begun, by its status."""
+
+
 def waiting_for(view: JobView, *, led: bool) -> str | None:
     """Say in words what a job waits for; None if it waits only for its own work.
 
@@ -264,15 +275,25 @@ def waiting_for(view: JobView, *, led: bool) -> str | None:
         return None
     if not led:
         return "no coordinator leads this deployment; start one with `sardonyx coordinator`"
-    if view.status == "submitted":
-        return "the coordinator has not taken it in yet"
     if view.changing or view.suspended:
         return "it is being changed: its peers leave after the batch in hand" if view.changing else _suspended(view)
+    if view.status in _BEGINS:
+        return _BEGINS[view.status]
     needed = f"{view.waits_for} more virtual {plural(view.waits_for, 'peer')}"
     if view.queued:
         return f"waits for {needed if view.waits_for else 'virtual peers'}: it is queued, and has none until enough are free"
     turns = "; its peers take turns at its tasks" if any(task.peers for task in view.tasks) else ""
-    return f"waits for {needed}{turns}" if view.waits_for else None
+    return f"waits for {needed}{turns}" if view.waits_for else _pauses(view)
+
+
+def _pauses(view: JobView) -> str | None:
+    """Which tasks of a job pause after a failure, in words; None: none does."""
+    names = [task.name for task in view.tasks if task.backing_off]
+    many = len(names)
+    text = (
+        f"{plural(many, 'task')} {listed(names)} failed, and {plural(many, 'pauses', 'pause')} before the next attempt"
+    )
+    return f"{text}; `sardonyx job explain {view.id}` says why" if names else None
 
 
 def _suspended(view: JobView) -> str:

@@ -21,7 +21,7 @@ from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import late_tasks
-from sardonyx.client.long_batches import long_batches
+from sardonyx.client.long_batches import long_batches, services_away
 from sardonyx.client.reasons import Outside, Why
 from sardonyx.client.waiting import requests_waiting
 from sardonyx.core import node_paths
@@ -62,6 +62,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside.append(Outside("not-led", text))
     elif not ended and not gone and (words := _backlog(zk, oldest)):
         outside.append(Outside("backlog", words))
+    if explanation.status == "running":
+        outside += [Outside("service-away", words) for words in services_away(zk, state, job)]
     if explanation.status is None and submitted:
         outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
     elif look and not ended and not gone and (words := _kafka_silent(client.settings)):

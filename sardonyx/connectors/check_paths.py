@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Container, Iterator
 from glob import glob, has_magic
@@ -38,9 +39,18 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
 
 def _input(task: TaskSpec) -> Iterator[SardonyxError]:
     """The errors that a peer would raise when it plans the job, from the same code; a missing file with the nearest name."""
+    from sardonyx.connectors.files.byte_ranges import explained
     from sardonyx.connectors.files.input import FilesInput
 
-    missing = [path for path in paths_of(task.options) if not Path(path).exists() and not _matches(path)]
+    missing = []
+    try:
+        for path in paths_of(task.options):
+            with explained(path):
+                if not Path(path).exists() and not _matches(path):
+                    missing.append(path)
+    except InputError as error:
+        yield _in_task(task, error)
+        return
     for path in missing:
         yield InputError(
             "SX-INPUT-MISSING",
@@ -54,9 +64,13 @@ def _input(task: TaskSpec) -> Iterator[SardonyxError]:
     try:
         deque(islice(FilesInput(task.options).splits(), _PIECES), maxlen=0)
     except InputError as error:
-        message = f"task {task.name!r}: {error.message}"
-        where = {"task": task.name, **error.where}
-        yield InputError(error.code, message, cause=error.cause, fix=error.fix, where=where)
+        yield _in_task(task, error)
+
+
+def _in_task(task: TaskSpec, error: InputError | OutputError) -> SardonyxError:
+    """The error with the task that has met it."""
+    message, where = f"task {task.name!r}: {error.message}", {"task": task.name, **error.where}
+    return type(error)(error.code, message, cause=error.cause, fix=error.fix, where=where)
 
 
 def _matches(path: str) -> list[str]:
@@ -64,8 +78,19 @@ def _matches(path: str) -> list[str]:
 
 
 def _output(task: TaskSpec) -> Iterator[SardonyxError]:
+    """What this user may not look at is left to the peers, which may run as another one."""
+    from sardonyx.connectors.files.disk import explained
+
     path = Path(str(task.options.get("path")))
     where = {"task": task.name, "path": str(path)}
+    try:
+        with explained(path), contextlib.suppress(PermissionError):
+            yield from _output_at(task, path, where)
+    except OutputError as error:
+        yield _in_task(task, error)
+
+
+def _output_at(task: TaskSpec, path: Path, where: dict[str, str]) -> Iterator[SardonyxError]:
     parent = next((parent for parent in (path, *path.parents) if parent.exists()), path)
     if not parent.is_dir():
         yield OutputError(

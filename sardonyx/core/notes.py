@@ -65,6 +65,17 @@ class BatchInHand(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether Spark has to start for it first."""
 
 
+class ServiceAway(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a peer waits for with the task that it has, such as a database that does not answer."""
+
+    assignment: int
+    code: str
+    """Of the error."""
+    message: str
+    since: float
+    """Seconds since 1970, by the clock of the peer's machine."""
+
+
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/pulse/<peer>``, written by the peer itself: where it runs, and what it is."""
 
@@ -80,6 +91,8 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``host:port`` where its daemon serves metrics; empty if it serves none, or did not say so."""
     batch: BatchInHand | None = None
     """Only once it has worked on the batch for some seconds, so that short ones write nothing."""
+    away: ServiceAway | None = None
+    """Only once it has waited for some seconds."""
 
     @classmethod
     def read(cls, data: bytes) -> PulseNote | None:

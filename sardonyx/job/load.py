@@ -30,7 +30,7 @@ from sardonyx.job.builder import Job
 from sardonyx.job.parse import read, unread_workflow
 from sardonyx.job.validate import problems_of
 from sardonyx.job.warn import warnings_of
-from sardonyx.job.written import READERS, SPECS, from_yaml, text_of
+from sardonyx.job.written import READERS, SPECS, from_yaml, text_of, text_of_input
 
 _PACKAGES = frozenset({"sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks"})
 """Our own top-level packages. A file of one of these names beside a job would hide ours, or be hidden by it."""
@@ -88,7 +88,7 @@ def load(argument: str | Job, *, places: bool = True) -> LoadedJob:
         return load_job(argument, places=places)
     if argument == "-":
         here = Path.cwd()
-        return _finish(from_yaml(sys.stdin.read(), "standard input"), base=here, root=here, places=places)
+        return _finish(from_yaml(text_of_input(), "standard input"), base=here, root=here, places=places)
     target, name = _split(argument)
     path = Path(target).absolute()
     if path.suffix in READERS:

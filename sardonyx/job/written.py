@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Hashable
 from pathlib import Path
@@ -37,6 +38,16 @@ def text_of(path: Path) -> str:
             cause=error.strerror or str(error),
             fix=f"correct the path; a spec is {SPECS}",
             where={"path": path},
+        ) from error
+
+
+def text_of_input() -> str:
+    """The text on standard input. Raises SpecUnreadable ``SX-SPEC-SYNTAX``: it is not UTF-8."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise SpecUnreadable(
+            "SX-SPEC-SYNTAX", "standard input is not UTF-8 text", cause=str(error), fix="save it as UTF-8"
         ) from error
 
 

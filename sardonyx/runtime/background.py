@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +42,50 @@ class BackgroundThread:
         while (call := self._calls.get()) is not None:
             call()
             del call  # its result may be a whole batch, and the next call may come late
+
+
+class NotReturned(Exception):
+    """A call has not returned in time. It goes on."""
+
+
+class PatientCalls:
+    """Calls that may never return, such as in a folder of a share that hangs, each on a thread of its own.
+
+    A call that has not returned in time is not made again: who asks for it once more waits for the same one, and not as long.
+
+    Args:
+        name: of the threads.
+        patience: seconds to wait for a call that was just made.
+        again: seconds to wait for one that was made before.
+    """
+
+    def __init__(self, name: str, patience: float, again: float = 1.0) -> None:
+        self._name = name
+        self._patience = patience
+        self._again = again
+        self._lock = threading.Lock()
+        self._made: dict[Hashable, Future[Any]] = {}
+
+    def call(self, key: Hashable, call: Callable[[], T]) -> T:
+        """Make a call, or wait for the one that was made under this key; gives what it gives, or raises what it raises.
+
+        Raises:
+            NotReturned: it has not returned in time.
+        """
+        with self._lock:
+            made = self._made.get(key)
+            patience = self._patience if made is None else self._again
+            if made is None:
+                thread = BackgroundThread(self._name)
+                made = self._made[key] = thread.submit(call)
+                thread.close()
+        if not wait([made], patience).done:
+            raise NotReturned(self._name)
+        with self._lock:
+            if self._made.get(key) is made:
+                del self._made[key]
+        found: T = made.result()
+        return found
 
 
 def _settle(future: Future[Any], call: Callable[[], Any]) -> None:

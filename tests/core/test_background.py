@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from sardonyx.runtime.background import BackgroundThread
+from sardonyx.runtime.background import BackgroundThread, NotReturned, PatientCalls
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("threads_end")
@@ -55,3 +55,33 @@ def test_a_call_that_never_returns_does_not_keep_the_process() -> None:
         "BackgroundThread('a').submit(threading.Event().wait)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_a_call_that_does_not_return_is_waited_for_and_not_made_again() -> None:
+    """Who asks once more waits for the same one, and others are not held up by it. When it has returned, the next one is made."""
+    calls, answers, begun = PatientCalls("share", patience=0.1, again=0.01), threading.Event(), list[str]()
+
+    def hangs() -> int:
+        begun.append("hangs")
+        answers.wait(PATIENCE)
+        return 7
+
+    for _ in range(3):
+        with pytest.raises(NotReturned):
+            calls.call("one", hangs)
+    assert calls.call("another", lambda: 8) == 8
+    answers.set()
+    returned: list[int] = []
+
+    def ask() -> bool:
+        try:
+            returned.append(calls.call("one", hangs))
+        except NotReturned:
+            return False
+        return True
+
+    until(ask, what="the call to return")
+    assert (returned, begun) == ([7], ["hangs"])
+    with pytest.raises(ValueError, match="no"):
+        calls.call("one", lambda: int("no"))
+    assert calls.call("one", lambda: 9) == 9

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from sardonyx.cli.app import app
 from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import Call, local
+from sardonyx.cli.files import write_lines
 from sardonyx.cli.purge_commands import _purge
 from sardonyx.client.ids import find_job, find_peer, name_taken, new_id
 from sardonyx.core.errors import SardonyxError
@@ -278,9 +279,30 @@ def test_a_place_in_the_log_is_a_number_or_a_time(text: str, found: int | str) -
     assert place == (found if isinstance(found, int) else datetime.fromisoformat(found).timestamp())
 
 
-def test_what_is_no_place_in_the_log_is_said() -> None:
+@pytest.mark.parametrize("text", ["yesterday", "1000000 days"])
+def test_what_is_no_place_in_the_log_is_said(text: str) -> None:
     with pytest.raises(SardonyxError, match="SX-USAGE"):
-        entry_or_time("yesterday", datetime.now(UTC))
+        entry_or_time(text, datetime.now(UTC))
+
+
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """Its folder is missing, or it is a folder."""
+    (tmp_path / "there").mkdir()
+    for out in (tmp_path / "no" / "file", tmp_path / "there"):
+        with pytest.raises(SardonyxError, match="SX-OUT-FILE"):
+            write_lines(out, iter([b"a line\n"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    write_lines(tmp_path / "file", iter([b"a line\n", b"another one\n"]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there"]
+
+
+def test_a_folder_for_logs_that_cannot_be_made_is_an_error(invoke, tmp_path: Path) -> None:
+    """Nothing is started before."""
+    spec = tiny(tmp_path)
+    addresses = ["--zookeeper", "127.0.0.1:1", "--kafka", "127.0.0.1:1"]
+    result = invoke("run", str(spec), "--peers", "1", "--data", str(spec / "logs"), *addresses)
+    assert result.exit_code == 1
+    assert "SX-EMBEDDED-DATA" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,8 @@ def test_silence_is_broken_after_a_few_seconds() -> None:
     class Handle:
         asked: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
 
-        def waiting(self, view: JobView) -> str:
+        def waiting(self, view: JobView, *, closely: bool) -> str:
+            assert closely
             next(self.asked)
             return f"waits in {view.status}"
 

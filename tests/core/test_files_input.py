@@ -1,6 +1,7 @@
 """Input files: every line once, in the types that were declared, and a clear error for everything else."""
 
 import bz2
+import errno
 import gzip
 import io
 import os
@@ -122,7 +123,7 @@ def test_the_parts_of_a_split_are_the_split(tmp_path, kind, monkeypatch):
 
 def test_paths_folders_globs_and_lists(tmp_path):
     """Folders with subfolders, hidden names left out; globs; lists in their order; each file once."""
-    for name in ("b.txt", "a.txt", "_hidden.txt", ".hidden.txt", "sub/c.txt", "_sub/d.txt"):
+    for name in ("b.txt", "a.txt", "_hidden.txt", ".hidden.txt", "sub/c.txt", "_sub/d.txt", "lost+found/e.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "sub" / "again").symlink_to(tmp_path / "sub")
@@ -136,6 +137,32 @@ def test_paths_folders_globs_and_lists(tmp_path):
     assert name("*") == ["a.txt", "b.txt", "sub/c.txt"]
     assert name("_sub/*.txt") == ["_sub/d.txt"]
     assert name("b.txt", "*.txt", "sub") == ["b.txt", "a.txt", "sub/c.txt"]
+
+
+@pytest.mark.parametrize("path", ["", "sub", "*/*.txt", "**/*.txt", "s*/*/*.txt"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, path, number, monkeypatch):
+    """For want of a right, or because the server of a share is away: its rows would be missing, and no user would know."""
+    bad = tmp_path / "sub"
+    (bad / "in").mkdir(parents=True)
+    for name in ("a.txt", "sub/b.txt", "sub/in/c.txt"):
+        (tmp_path / name).touch()
+    listed = os.scandir
+
+    def scandir(folder):
+        if str(folder) == str(bad):
+            raise OSError(number, os.strerror(number), str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match="SX-INPUT-UNREADABLE") as caught:
+        files_of([str(tmp_path / path)])
+    assert caught.value.where == {"path": str(bad)}
+
+
+def test_a_path_that_cannot_be_looked_at_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="SX-INPUT-UNREADABLE"):
+        files_of([str(tmp_path / ("a" * 300))])
 
 
 @pytest.mark.parametrize("path", ["nothing.csv", "*.csv", "no/such/folder"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -445,6 +447,35 @@ def test_places_are_looked_at_unless_told_not_to(folder):
     codes = [problem.code for problem in failing(folder / "flights.yaml", JobInvalid).problems]
     assert codes == ["SX-JOB-BATCH", "SX-INPUT-MISSING"]
     assert load(str(folder / "flights_job.py"), places=False).spec.name == "flights"
+
+
+def test_a_path_that_the_system_does_not_take_is_an_error_of_its_task(folder):
+    """Its name is too long, or this user may not look there; of an output, others may."""
+    long = "a" * 300
+    (folder / "flights.yaml").write_text(
+        YAML.replace("flights.csv", f"{long}.csv").replace("path: out", f"path: {long}")
+    )
+    problems = failing(folder / "flights.yaml", JobInvalid).problems
+    assert [problem.code for problem in problems] == ["SX-INPUT-UNREADABLE", "SX-OUTPUT-WRITE"]
+    assert [problem.where["task"] for problem in problems] == ["read", "write"]
+
+
+def test_an_output_that_only_peers_may_look_at_is_left_to_them(folder, monkeypatch):
+    (folder / "out").mkdir()
+    listed = Path.iterdir
+
+    def iterdir(path):
+        if path.name == "out":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert load(str(folder / "flights.yaml")).spec.name == "flights"
+
+
+def test_a_spec_on_standard_input_that_is_no_text_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"name: caf\xe9"), encoding="utf-8"))
+    assert failing("-").code == "SX-SPEC-SYNTAX"
 
 
 def test_a_function_of_a_cell_is_told_what_a_notebook_can_do() -> None:

@@ -8,12 +8,14 @@ import pytest
 from msgspec.structs import replace
 from played import Played
 
+from coordinator.core.explain import explain
 from sardonyx import sql
+from sardonyx.client.going_back import Known
 from sardonyx.core.errors import Interrupted, JobFailed, SardonyxError
-from sardonyx.core.events import JobChanged, JobKilled, JobStopped, JobSubmitted
+from sardonyx.core.events import Event, JobChanged, JobKilled, JobRolledBack, JobStopped, JobSubmitted, LinksRead
 from sardonyx.core.spec import JobSpec
 from sardonyx.job.load import LoadedJob
-from tests.core.test_stopping import job
+from tests.core.test_stopping import POINT, job
 
 
 def test_a_job_is_followed_by_one_with_its_states_in_other_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +136,75 @@ def test_a_job_that_cannot_be_changed_now_says_why(way: str, monkeypatch: pytest
         played.handle.change(with_batches(7))
     assert way in str(caught.value.cause)
     assert not played.asked
+
+
+# --- Rollbacks --------------------------------------------------------------------------------------------------------
+
+
+def with_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Played:
+    """A job with a checkpoint, of which Kafka would tell."""
+    played = Played(monkeypatch, replace(job(), checkpoint_every="1 min"))
+    played.client.led = lambda: False
+    known = Known([POINT], played.world.state.jobs["hits-1"].facts or {}, {"read": {"hits": [9]}})
+    monkeypatch.setattr("sardonyx.client.going_back.of_running", lambda *_: known)
+    return played
+
+
+def test_a_rollback_ends_with_the_job_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the topics of the old one are deleted, `job explain` of that one says which job goes on."""
+    played = with_checkpoint(monkeypatch)
+    said: list[str] = []
+
+    def explained() -> None:
+        said.extend(reason.text for reason in explain(played.world.state, "hits-1").reasons)
+
+    def gone() -> None:
+        played.deliver(LinksRead(job="hits-1", positions={"read": {"hits": [9]}}, checkpoints=[POINT]))
+        played.world.say("the links of hits-1 are gone")
+
+    played.steps = [played.taken_in, explained, gone]
+    found = played.handle.rollback()
+    then = played.world.state.jobs[found.id]
+    assert (then.resumes, then.resumes_at, then.status) == ("hits-1", POINT.at, "planning")
+    assert said[-1].endswith(f"being deleted; then job {found.id} goes on from there")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "fix"),
+    [
+        (JobKilled(job="hits-1"), "SX-JOB-ENDED", "--resume hits-1@TIME"),
+        (JobStopped(job="hits-1"), "SX-JOB-CHANGE-NOW", "--resume hits-1@TIME"),
+        (JobRolledBack(job="hits-1", into="hits-9", to=POINT.at), "SX-JOB-ENDED", "wait for job hits-9"),
+    ],
+    ids=["killed", "stopped", "rolled back"],
+)
+def test_a_rollback_that_changes_nothing_does_not_wait_for_ever(
+    meanwhile: Event, code: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user kills the job, stops it or rolls it back, before the request comes or before it is made."""
+    late = with_checkpoint(monkeypatch)
+    late.steps = [lambda: late.deliver(meanwhile), late.taken_in]
+    with pytest.raises(SardonyxError, match=code) as caught:
+        late.handle.rollback(timeout="20 s")
+    assert fix in str(caught.value.fix)
+    known = with_checkpoint(monkeypatch)
+    known.deliver(meanwhile)
+    with pytest.raises(SardonyxError, match=code) as caught:
+        known.handle.rollback(timeout="20 s")
+    assert fix in str(caught.value.fix)
+    assert not known.asked
+
+
+def test_a_rollback_says_what_it_waits_for_and_what_can_be_asked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no job of the new id yet, so `job await` would not know it."""
+    played = with_checkpoint(monkeypatch)
+    with pytest.raises(Interrupted, match="SX-JOB-ROLLBACK-PENDING") as caught:
+        played.handle.rollback(timeout=0)
+    assert caught.value.cause == "no coordinator leads this deployment"
+    played.asked.clear()
+    played.steps = [played.taken_in]
+    with pytest.raises(Interrupted, match="SX-JOB-ROLLBACK-PENDING") as caught:
+        played.handle.rollback(timeout=0)
+    assert "deletes its topics" in str(caught.value.cause)
+    assert "`sardonyx job explain hits-1`" in str(caught.value.fix)
+    assert "job await" not in str(caught.value.fix)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+import peer.task_loop
 import queues.transaction
 from peer.assignment import AssignmentHandle
 from peer.preparation import assemble
@@ -22,10 +24,10 @@ from queues.messages import Outgoing, Records, digest_of
 from queues.transaction import TransactionalWriter
 from queues.transaction_errors import RecordsRefused, Refusal, RefusedTogether, TransactionAborted
 from sardonyx import Job, kafka
-from sardonyx.core.errors import OutputError
+from sardonyx.core.errors import OutputError, SetupError
 from sardonyx.core.events import LinkFacts
 from sardonyx.core.graph import graph_of
-from sardonyx.core.notes import Assignment
+from sardonyx.core.notes import Assignment, ServiceAway
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec
 from sardonyx.runtime.clock import REAL
@@ -315,3 +317,38 @@ def test_otherwise_the_error_names_the_record(then: str) -> None:
     with pytest.raises(OutputError) as refused:
         run(slot, a_spec(on_error=then, batch_size=1_000))
     assert (refused.value.code, slot.refused, out(slot)) == ("SX-KAFKA-REJECTED", 1, [])
+
+
+def test_a_peer_keeps_in_mind_which_service_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since when, and the first text of each code; until a batch is committed."""
+    monkeypatch.setattr(peer.task_loop, "_PAUSE", 0.0)
+    slot, seen = Slot([{"id": n, "k": f"k{n}"} for n in range(4)]), list[ServiceAway | None]()
+    write, attempts = Writer.write, iter(range(100))
+
+    def away(writer: Writer, *what: Any) -> None:
+        number = next(attempts)
+        if 1 <= number <= 3:
+            raise SetupError("SX-REGISTRY-UNREACHABLE", f"no answer, attempt {number}")
+        seen.append(handle.away)
+        write(writer, *what)
+
+    monkeypatch.setattr(Writer, "write", away)
+    graph = graph_of(a_spec(batch_size=1), "d", "copies-1")
+    assignment = Assignment(id=1, job="copies-1", task="write", slot=0)
+    handle = AssignmentHandle(assignment, lambda: True)
+    facts = {link.name: LinkFacts(1) for link in graph.links}
+    work = assemble(load_settings(deployment="d"), None, "p", assignment, graph, facts, None)
+    loop = TaskLoop(work, handle, cast("Any", None), slot.open)
+    loop.session.open()
+    began = time.time()
+    try:
+        while len(out(slot)) < 4:
+            loop.step()
+    finally:
+        loop.session.background.close()
+    assert out(slot) == [0, 1, 2, 3]
+    assert seen[0] is None
+    assert seen[1] is not None
+    assert (seen[1].assignment, seen[1].code, seen[1].message) == (1, "SX-REGISTRY-UNREACHABLE", "no answer, attempt 1")
+    assert began <= seen[1].since <= time.time()
+    assert (seen[2:], handle.away) == ([None] * len(seen[2:]), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from coordinator.kafka.job_links import KafkaLinks
 from queues import admin
 from sardonyx.connectors.registry import files_output
 from sardonyx.core.errors import OutputError
+from sardonyx.core.events import LastCommits
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.settings import Settings
@@ -112,3 +114,28 @@ def test_the_list_of_files_that_the_coordinator_does_not_see_stays(killed: Kille
     away.rename(killed.folder)
     killed.links.delete_links(killed.id, killed.spec)
     assert killed.published() == []
+
+
+def test_a_share_that_hangs_holds_up_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of an ended job lie in a folder that does not answer: the thread, of which all jobs have four, is given back. The
+    links are deleted when the folder answers again, and the files are settled once.
+    """
+    answers, begun = threading.Event(), list[str]()
+
+    def settle(_links: KafkaLinks, _graph: Graph, job: str) -> list[str]:
+        begun.append(job)
+        answers.wait()
+        return []
+
+    monkeypatch.setattr("coordinator.kafka.job_links.last_commits", lambda *_: LastCommits())
+    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda _settings, _graph, _job, end: end())
+    monkeypatch.setattr("coordinator.kafka.job_links.letters_left", lambda *_: {})
+    monkeypatch.setattr("coordinator.kafka.job_links.SETTLES", 0.1)
+    monkeypatch.setattr(KafkaLinks, "_settle_files", settle)
+    links, spec = KafkaLinks(Settings()), JobSpec(name="j", workflow=[], catalog=[])
+    for _ in range(2):
+        with pytest.raises(OutputError, match="SX-OUTPUT-AWAY"):
+            links.delete_links("j-1", spec)
+    answers.set()
+    assert links.delete_links("j-1", spec) == LastCommits()
+    assert begun == ["j-1"]

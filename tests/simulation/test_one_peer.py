@@ -13,7 +13,7 @@ from peer.assignment import AssignmentHandle
 from peer.virtual_peer import LONG, VirtualPeer
 from sardonyx.core import node_paths
 from sardonyx.core.events import Acked
-from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote
+from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote, ServiceAway
 from sardonyx.runtime.clock import Runtime
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import ZooKeeperAway
@@ -67,7 +67,11 @@ class _Tree:
 
     @property
     def batch(self) -> BatchInHand | None:
-        return msgspec.json.decode(self.nodes[PULSE], type=PulseNote).batch
+        return self.pulse.batch
+
+    @property
+    def pulse(self) -> PulseNote:
+        return msgspec.json.decode(self.nodes[PULSE], type=PulseNote)
 
 
 class _Runner:
@@ -80,8 +84,8 @@ class _Runner:
         self.handle = handle
 
 
-def test_a_batch_that_takes_long_is_told_and_one_that_is_over_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two writes for a batch that takes long, none for others. While ZooKeeper is away it is tried again, and nothing is lost."""
+def _at_work(monkeypatch: pytest.MonkeyPatch) -> tuple[_Tree, _Runner, VirtualPeer]:
+    """A peer that works on a task."""
     monkeypatch.setattr(peer.virtual_peer, "_LOOK_ANYWAY", 0.0)
     tree, runner = _Tree(), _Runner()
     found = VirtualPeer(Settings(), tree, runner, "p", PulseNote(host="h"), lambda: None)  # type: ignore[arg-type]
@@ -89,6 +93,12 @@ def test_a_batch_that_takes_long_is_told_and_one_that_is_over_is_not(monkeypatch
     for state in ("acking", "active"):
         tree.nodes[STATE] = msgspec.json.encode(PeerNote(state=state, n=7, assignment=PLACE))  # type: ignore[arg-type]
         found._turn()
+    return tree, runner, found
+
+
+def test_a_batch_that_takes_long_is_told_and_one_that_is_over_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writes for a batch that takes long, none for others. While ZooKeeper is away it is tried again, and nothing is lost."""
+    tree, runner, found = _at_work(monkeypatch)
     batch = runner.handle.in_hand = BatchInHand(PLACE.id, 5_000, tree.runtime.wall())
     found._turn()
     assert (tree.batch, tree.writes) == (None, 0)
@@ -131,3 +141,19 @@ def test_a_task_on_which_others_work_is_accepted_a_second_later(monkeypatch: pyt
     tree.runtime.time += 0.2
     found._turn()
     assert tree.requests == ([Acked(peer="p", assignment=later.id)] if joins else [])
+
+
+def test_a_service_that_a_task_waits_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has waited for ten seconds, beside a batch, and until it answers."""
+    tree, runner, found = _at_work(monkeypatch)
+    away = ServiceAway(PLACE.id, "SX-DATABASE-UNREACHABLE", "no answer", tree.runtime.wall())
+    runner.handle.away, runner.handle.in_hand = away, BatchInHand(PLACE.id, 7, tree.runtime.wall() + 1)
+    found._turn()
+    assert (tree.pulse.away, tree.writes) == (None, 0)
+    tree.runtime.time += LONG
+    for _ in range(3):
+        found._turn()
+    assert (tree.pulse.away, tree.batch, tree.writes) == (away, None, 1)
+    runner.handle.away = None
+    found._turn()
+    assert (tree.pulse.away, tree.writes) == (None, 2)

@@ -36,7 +36,7 @@ def version(path: str) -> dict[str, int]:
     Raises:
         InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
     """
-    with _explained(path):
+    with explained(path):
         found = Path(path).stat()
     return {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
 
@@ -50,7 +50,7 @@ def unchanged(path: str, known: Mapping[str, Any]) -> Iterator[BinaryIO]:
     Raises:
         InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
     """
-    with _explained(path), Path(path).open("rb") as file:
+    with explained(path), Path(path).open("rb") as file:
         _check_version(file, path, known)
         yield file
         _check_version(file, path, known)
@@ -70,7 +70,7 @@ def _check_version(file: BinaryIO, path: str, known: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
     """Turn errors of the operating system into ours."""
     try:
         yield
@@ -80,7 +80,7 @@ def _explained(path: str) -> Iterator[None]:
         raise InputError(
             "SX-INPUT-UNREADABLE",
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
-            fix="check the file and its permissions on the machines that run peers and Spark workers",
+            fix="check the path and its permissions on the machines that run peers and Spark workers",
             where={"path": path},
         ) from error
 

@@ -9,7 +9,8 @@ import glob
 import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,17 +37,21 @@ _TEXT = pa.schema([("value", pa.string())])
 def files_of(paths: list[str]) -> list[str]:
     """List the files that paths, folders and globs name: each once, in a fixed order.
 
-    A folder means the files in it and in its subfolders, except names that begin with ``_`` or ``.``.
+    A folder means the files in it and in its subfolders, except names that begin with ``_`` or ``.``, and ``lost+found``.
 
     Raises:
-        InputError: ``SX-INPUT-MISSING`` if one of them matches nothing.
+        InputError: ``SX-INPUT-MISSING`` if one of them matches nothing; ``SX-INPUT-UNREADABLE`` if a folder cannot be listed: its
+            rows would be missing, and no user would know.
     """
     found: dict[str, None] = {}
     for path in paths:
-        if Path(path).exists():
+        with byte_ranges.explained(path):
+            is_there = Path(path).exists()
+        if is_there:
             matches = [path]
         else:
             named = Path(path).parts
+            _require_listed(named)
             matches = [
                 one
                 for one in sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib has no absolute patterns
@@ -59,9 +64,30 @@ def files_of(paths: list[str]) -> list[str]:
     return list(found)
 
 
+def _require_listed(pattern: Sequence[str]) -> None:
+    """Raise if a folder cannot be listed in which a pattern looks: ``glob`` passes over it without a word.
+
+    Args:
+        pattern: its parts.
+    """
+    for number, part in enumerate(pattern):
+        if not glob.has_magic(part):
+            continue
+        for folder in map(Path, glob.glob(str(Path(*pattern[:number])))):  # noqa: PTH207
+            if not folder.is_dir() or not (_visible(folder.name) or folder.name in pattern):
+                continue
+            if part == "**":
+                deque(_below(str(folder)), maxlen=0)
+            else:
+                with byte_ranges.explained(str(folder)), os.scandir(folder):
+                    pass
+        if part == "**":  # all below was looked at
+            return
+
+
 def _below(folder: str) -> Iterator[str]:
     seen: set[str] = set()
-    for root, folders, names in os.walk(folder, followlinks=True):
+    for root, folders, names in os.walk(folder, onerror=_unlisted, followlinks=True):
         real = os.path.realpath(root)
         if real in seen:  # a link that leads back up
             folders.clear()
@@ -71,8 +97,15 @@ def _below(folder: str) -> Iterator[str]:
         yield from (str(Path(root, name)) for name in sorted(filter(_visible, names)))
 
 
+def _unlisted(error: OSError) -> None:
+    with byte_ranges.explained(str(error.filename)):
+        raise error
+
+
 def _visible(name: str) -> bool:
-    return not name.startswith(("_", "."))
+    return (
+        not name.startswith(("_", ".")) and name != "lost+found"
+    )  # which every file system has, and only root may list
 
 
 class FilesInput:
