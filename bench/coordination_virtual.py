@@ -83,8 +83,8 @@ class WideLinks:
         del job, spec
         return LastCommits()
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
-        del job, spec
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
+        del job, spec, keeps_states
         return LastCommits()
 
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:

@@ -91,8 +91,8 @@ class Links:
         del job, spec
         return LastCommits()
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
-        del job, spec
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
+        del job, spec, keeps_states
         return LastCommits()
 
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:

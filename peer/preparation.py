@@ -189,6 +189,7 @@ def assemble(
         goes_on=goes_on(graph, facts),
         checkpoint_every=graph.checkpoint_every,
         topics={link.topic: topics[link.topic] for link in stage.ingress if link.topic in topics},
+        code=code,
     )
 
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from queues import audit, group_clocks, topic_ids, totals, unread_rows
     from queues.unread_rows import UnreadRows
     from spark_tasks import read_splits, workarounds
+    from spark_tasks.code import CodeBundle
     from spark_tasks.graphs import GraphFunctions
     from spark_tasks.keyed import KeyedFunctions
     from spark_tasks.on_demand import TaskSpark
@@ -85,7 +86,7 @@ class _Done:
     in_force: InForce = NOT_KNOWN
 
 
-@dataclass
+@dataclass(eq=False)
 class PreparedTask:
     """A task as one virtual peer runs it. :func:`peer.preparation.prepare` creates it."""
 
@@ -132,8 +133,12 @@ class PreparedTask:
     """How far the checkpoints of its job are apart, in microseconds; None: it has none."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """The ids of the users' topics that it reads, where they are known."""
+    code: CodeBundle | None = None
+    """What the job brings along: connectors, conditions and stores of its own need it in this process, also without Spark."""
 
     def __post_init__(self) -> None:
+        if self.code is not None:
+            self.code.users.add(self)
         self.refused = RefusedRecords(self.stage, self.sinks)
         self._formats = Formats(self.settings.kafka.registry)
         self._split_types = SettledTypes()
@@ -219,12 +224,14 @@ class PreparedTask:
         (self.within or self.function).give(more)
 
     def abandon(self) -> None:
-        """Cancel the Spark work of this task: its result is not needed, and other tasks need the cores."""
+        """No batch comes any more. Cancel the Spark work of this task: no result is needed, and other tasks need the cores."""
         self.function.abandon()
         if self.within is not None:
             self.within.abandon()
         if self.spark is not None:
             self.spark.cancel()
+        if self.code is not None:
+            self.code.let_go(self)
 
     def apply(self, batch: Batch, clock: StepTimer) -> Result:
         """Decode messages to rows and run the task's function. It changes nothing outside this process and Spark.

@@ -124,7 +124,8 @@ def _refuse_too_much(settings: Settings, spec: JobSpec, partitions: Mapping[str,
             "SX-JOB-LIMIT",
             f"the topics of all jobs would have {others + needed:,} partitions; the limit is {limits.max_all_partitions:,}",
             cause=f"other jobs have {others:,}, and this one needs {needed:,}",
-            fix="wait until other jobs have ended, or set coordinator.max_all_partitions higher",
+            fix="wait until other jobs have ended; purge ended ones, whose dead letters and states are kept until then; or set "
+            "coordinator.max_all_partitions higher",
         )
 
 
@@ -198,9 +199,14 @@ def _without_members(settings: Settings, wanted: set[str]) -> set[str]:
 
 
 def delete_links(
-    settings: Settings, graph: Graph, job: str, settle: Callable[[], Collection[str]] = lambda: ()
+    settings: Settings,
+    graph: Graph,
+    job: str,
+    settle: Callable[[], Collection[str]] = lambda: (),
+    *,
+    keeps_states: bool = True,
 ) -> None:
-    """Delete the job's groups and topics. Topics that hold dead letters or state stay until the job is forgotten.
+    """Delete the job's groups and topics. Topics that hold dead letters stay until the job is forgotten.
 
     Args:
         settings: connection to Kafka.
@@ -208,6 +214,7 @@ def delete_links(
         job: id of the job.
         settle: called while the topics still exist, after every peer has left the groups and can commit no more. Returns
             topics that are to stay, too.
+        keeps_states: whether the logs of its states stay as well, because another job has begun with them, or can.
 
     Raises:
         SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
@@ -219,7 +226,7 @@ def delete_links(
     delete_groups(settings, others)
     failpoint("in-delete-links")
     stays = set(settle())
-    stays |= {link.topic for link in graph.links if link.kind == "state"}
+    stays |= {link.topic for link in graph.links if link.kind == "state" and keeps_states}
     stays |= {link.topic for link in graph.links if link.kind == "dead" and holds_any(settings, link.topic)}
     delete_topics(settings, sorted({link.topic for link in graph.links if link.owned} - stays))
 

@@ -55,15 +55,17 @@ def letters_left(settings: Settings, graph: Graph, known: Container[str]) -> dic
 
 
 def forget(settings: Settings, jobs: Collection[str]) -> None:
-    """Delete the topics and groups of forgotten jobs, which it finds by their names.
+    """Delete the topics and groups of forgotten jobs, which it finds by their names. One that cannot be deleted keeps no other.
 
     Raises:
         SetupError: Kafka is unreachable or refuses. It may have deleted some of them already.
     """
     topics = left_by(jobs, settings.deployment, admin.topics(settings))
     groups = left_by(jobs, settings.deployment, admin.groups(settings))
-    if groups:
-        admin.delete_groups(settings, groups)
-    if topics:
-        admin.delete_topics(settings, topics)
-        log.info("dead_letter_topics_removed", topics=topics)
+    try:
+        if groups:
+            admin.delete_groups(settings, groups)
+    finally:
+        if topics:
+            admin.delete_topics(settings, topics)
+            log.info("dead_letter_topics_removed", topics=topics)

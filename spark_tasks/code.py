@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import typing
 import weakref
 import zipfile
 from collections.abc import Callable, Sequence
@@ -72,6 +73,9 @@ class CodeBundle:
         """Objects that need it as long as they live."""
         self.used_at = time.monotonic()
         """When it was needed last, as far as :func:`free_unused` has looked."""
+        self.made: dict[Any, Any] = {}
+        """What a worker has made of its functions, and keeps for further batches. It refers to the bundle's classes, and so to
+        all that its modules have loaded: it goes with the bundle."""
         self._loaded: dict[str, Callable[..., Any]] = {}
 
     @classmethod
@@ -103,6 +107,11 @@ class CodeBundle:
             if _finder not in sys.meta_path:
                 sys.meta_path.insert(0, _finder)
         return bundle
+
+    def let_go(self, user: Any) -> None:
+        """One of :attr:`users` needs it no more. It is still kept for a while."""
+        self.users.discard(user)
+        self.used_at = time.monotonic()
 
     def load(self, reference: str) -> Callable[..., Any]:
         """Return the function that ``module:function`` names. Later calls return the same object.
@@ -211,9 +220,19 @@ def free_unused(spark: Any = None, *, of_worker: bool = False) -> int:
         unused = [bundle for bundle in _bundles.values() if now - bundle.used_at > UNUSED]
         for bundle in unused:
             bundle._free(spark, of_worker=of_worker)  # noqa: SLF001 (of this module)
+    if unused:
+        _forget_types()
     if unused and of_worker:
         gc.unfreeze()  # a worker has all that it imported left out of garbage collections
     return len(unused)
+
+
+def _forget_types() -> None:
+    """Empty typing's caches. Of the last hundred annotations or so, such as ``State[Account]``, they keep the classes, which keep
+    their modules: as many versions of a job would stay, with all that each of them has loaded.
+    """
+    for clear in getattr(typing, "_cleanups", ()):  # as Python's own tests do between two of them
+        clear()
 
 
 def in_worker(package: str) -> CodeBundle:

@@ -20,6 +20,7 @@ from sardonyx.state.keyed_run import KeyedFunction
 from sardonyx.state.keyed_work import Done, Work
 from sardonyx.state.signature import Signature, signature_of
 from sardonyx.state.timers import Timer
+from spark_tasks.code import in_worker
 from spark_tasks.declared import declared_of
 from spark_tasks.failures import function_raised, types_of
 from spark_tasks.worker import checked, function, given_params, records_table
@@ -111,17 +112,19 @@ def _run(plan: KeyedPlan, call: KeyedFunction, sent: Sent) -> Got:
     )
 
 
-_signatures: dict[tuple[str | None, str, str | None, str, str], Signature] = {}
-"""By what they follow from. Making one takes as long as some hundred records."""
+_installed: dict[tuple[str, str | None, str, str], Signature] = {}
+"""Signatures of installed functions, by what they follow from. Making one takes as long as some hundred records. Those of a job's
+own functions go with its bundle."""
 
 
 def _function(plan: KeyedPlan) -> KeyedFunction:
     fn: Callable[..., Any] = function(plan.bundle, plan.fn)
     on_timer = None if plan.on_timer is None else function(plan.bundle, plan.on_timer)
-    known = (plan.bundle, plan.fn, plan.on_timer, repr(plan.spec), str(plan.declared))
-    signature = _signatures.get(known)
+    known = (plan.fn, plan.on_timer, repr(plan.spec), str(plan.declared))
+    signatures = _installed if plan.bundle is None else in_worker(plan.bundle).made
+    signature = signatures.get(known)
     if signature is None:
-        signature = _signatures[known] = signature_of(plan.spec, fn, on_timer, plan.declared)
+        signature = signatures[known] = signature_of(plan.spec, fn, on_timer, plan.declared)
 
     def describe(error: BaseException, given: Any) -> Failure:
         if isinstance(error, FunctionError):

@@ -311,6 +311,13 @@ class Job(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         return bool(self.adopts) or self.resumes_at is not None
 
     @property
+    def keeps_states(self) -> bool:
+        """Of a job that has ended, and whose last commits were read if they must be: whether the logs of its states are needed.
+        Another job has begun with them, or can: from where this one was stopped, or from a checkpoint.
+        """
+        return self.lends or self.end is not None or bool(self.checkpoints)
+
+    @property
     def must_be_read(self) -> bool:
         """Whether what its groups have committed must be in the log before they are deleted: another job may go on from there."""
         keeps = self.spec.checkpoint_every is not None or any(map(stateful, self.spec.catalog))

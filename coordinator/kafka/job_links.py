@@ -79,13 +79,13 @@ class KafkaLinks:
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         return last_commits(self._settings, graph_of(spec, self._settings.deployment, job), job)
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
         graph = graph_of(spec, self._settings.deployment, job)
         # A later reading of a task's group replaces an earlier one. The next attempt may find some groups gone already.
         before, found = self._read.get(job, LastCommits()), last_commits(self._settings, graph, job)
         merged = LastCommits(before.counts | found.counts, before.positions | found.positions)
         self._read[job] = merged
-        delete_links(self._settings, graph, job, lambda: self._settled(graph, job))
+        delete_links(self._settings, graph, job, lambda: self._settled(graph, job), keeps_states=keeps_states)
         # A group that an earlier coordinator deleted, and whose counts no log entry holds, had read records; their letters stay.
         letters = letters_left(self._settings, graph, merged.counts)
         # Last: what raises is tried again, when the groups are gone. Another leadership of this process may delete the same links

@@ -45,6 +45,7 @@ from coordinator.loop.link_auditor import LinkAuditor
 from coordinator.loop.link_trimmer import LinkTrimmer
 from coordinator.loop.log_archive import Write
 from coordinator.loop.log_writer import Appended, LogTransaction, LogWriter, PendingEntry
+from coordinator.loop.node_gc import foreign_nodes_below
 from coordinator.loop.sentinel_nodes import SentinelNodes
 from coordinator.loop.side_effect_queue import SideEffectQueue, is_vacant, slot_left_by
 from coordinator.loop.side_effects import LinksWorker, SideEffects, for_rules_3
@@ -478,10 +479,11 @@ class Leader:
 
     def _repair(self, touched: set[str]) -> int:
         """Make the touched nodes what the state says; returns how many changes that took. Their effects may be there in part, so
-        each node is read.
+        each node is read. With those that are to go, all goes that other programs have put below them.
         """
         paths = sorted(touched)
         changes = repairs(paths, self._zk.read_many(paths), project(self.state))
+        changes += foreign_nodes_below(self._zk, {change.path for change in changes if isinstance(change, Delete)})
         self._effects.add(self.state.n, changes)
         self._effects.flush()
         self._effects.drain()

@@ -1,6 +1,7 @@
-"""Removes code that no job needs from ``/code``, and claims on the dead letters of purged jobs from ``/redo``.
+"""Removes code that no job needs from ``/code``, and claims on the dead letters of purged jobs from ``/redo``. No other part of
+Sardonyx removes these nodes.
 
-No other part of Sardonyx removes these nodes.
+It also finds the nodes of other programs that lie below nodes which are to be removed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from coordinator.loop.election import Leadership
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Delete
 from sardonyx.zookeeper.errors import TransactionFailed
+from sardonyx.zookeeper.session import ZooKeeperSession
 from sardonyx.zookeeper.transactions import Check
 
 YOUNG = 3600.0
 """Seconds for which code is kept after it was written last, though no job needs it: its job may be on its way. Clients write it
 right before they submit, so this must be longer than a request can stay in the inbox of a cluster with a leader."""
+
+SHOWN = 20
+"""Nodes of other programs that the log names at once."""
 
 log = structlog.get_logger()
 
@@ -70,3 +75,23 @@ def remove_old_claims(leadership: Leadership, names: Iterable[str], jobs: Contai
                 leadership.commit([Delete(f"{node_paths.REDO}/{name}")])
                 removed += 1
     return removed
+
+
+def foreign_nodes_below(zk: ZooKeeperSession, removed: Set[str]) -> list[Delete]:
+    """The removals of all that lies below nodes which are to be removed, and that is not among these: other programs have put it
+    there. ZooKeeper deletes no node that has children. As the effects of an entry are written before those of the next one, no
+    leader could write any more.
+
+    Args:
+        zk: the session of a leader, whose server has caught up.
+        removed: paths of the nodes.
+    """
+    foreign: set[str] = set()
+    level = set(removed)
+    while level:
+        found = zk.children_of(sorted(level))
+        level = {f"{path}/{name}" for path, names in found.items() for name in names} - removed
+        foreign |= level
+    if foreign:
+        log.warning("foreign_nodes_removed", count=len(foreign), nodes=sorted(foreign)[:SHOWN])
+    return [Delete(path) for path in sorted(foreign)]

@@ -113,7 +113,7 @@ class SideEffectQueue:
             if job.gone_spec is not None:
                 self._links.submit(n, effect, job.spec, Rewired(job.gone_spec, {}, job.revision, job.lends))
         else:
-            self._links.submit(n, effect, job.spec)
+            self._links.submit(n, effect, job.spec, keeps_states=job.keeps_states)
 
     def _fence(self, state: State, n: int, slot: Slot) -> None:
         if self._left[slot] > n:  # another peer has got it since, and has left it too: it is fenced then

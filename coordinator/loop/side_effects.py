@@ -105,8 +105,10 @@ class SideEffects(Protocol):
         tried again.
         """
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
-        """Delete a job's links. Returns what the job's groups had committed last. Whatever it raises, it is tried again."""
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
+        """Delete a job's links, but not the logs of its states if it keeps these; they go when it is forgotten. Returns what the
+        job's groups had committed last. Whatever it raises, it is tried again.
+        """
 
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
         """Create the job's new links, and fence the slots of the tasks that the change touches, so that they commit nothing more
@@ -174,19 +176,31 @@ class LinksWorker:
         """How many effects are not done."""
         return self._worker.pending
 
-    def submit(self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None = None) -> None:
-        """Have an effect of entry ``n`` carried out, after those of the same job. ``rewired``: of a change."""
-        self._worker.submit(effect.job, partial(self._attempt, n, effect, spec, rewired))
+    def submit(
+        self,
+        n: int,
+        effect: LinksEffect,
+        spec: JobSpec,
+        rewired: Rewired | None = None,
+        *,
+        keeps_states: bool = True,
+    ) -> None:
+        """Have an effect of entry ``n`` carried out, after those of the same job. ``rewired``: of a change. ``keeps_states``: if
+        its job has ended, whether the logs of its states stay.
+        """
+        self._worker.submit(effect.job, partial(self._attempt, n, effect, spec, rewired, keeps_states))
 
     def close(self) -> None:
         """Begin nothing more. What runs is left to end by itself; the next leader finds out how it ended."""
         self._worker.close()
 
-    def _attempt(self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, attempt: int) -> bool:
+    def _attempt(
+        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, keeps_states: bool, attempt: int
+    ) -> bool:
         creates = isinstance(effect, CreateLinks)
         (self.begun.add if creates else self.begun.discard)(effect.job)
         failpoint("before-side-effect")
-        event = self._run(n, effect, spec, rewired, attempt)
+        event = self._run(n, effect, spec, rewired, keeps_states, attempt)
         outcome = "again" if event is None else "failed" if isinstance(event, LinksFailed) else "done"
         SIDE_EFFECTS.add(effect=_NAMES[type(effect)], outcome=outcome)
         failpoint("after-side-effect")
@@ -198,7 +212,7 @@ class LinksWorker:
         return event is not None
 
     def _run(
-        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, attempt: int
+        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, keeps_states: bool, attempt: int
     ) -> AnyEvent | None:
         """The event that the effect ends as; None if it is to be tried again."""
         job = effect.job
@@ -206,7 +220,7 @@ class LinksWorker:
         since: Since = {}
         try:
             if isinstance(effect, ReadLinks | DeleteLinks):
-                return self._run_at_the_end(effect, spec)
+                return self._run_at_the_end(effect, spec, keeps_states)
             if rewired is None:
                 links = self._side_effects.create_links(job, spec)
             elif isinstance(effect, DropLinks):
@@ -230,11 +244,11 @@ class LinksWorker:
             )
             return None
 
-    def _run_at_the_end(self, effect: ReadLinks | DeleteLinks, spec: JobSpec) -> AnyEvent:
+    def _run_at_the_end(self, effect: ReadLinks | DeleteLinks, spec: JobSpec, keeps_states: bool) -> AnyEvent:
         job = effect.job
         if isinstance(effect, ReadLinks):
             return _read(job, self._side_effects.read_links(job, spec))
-        return _with_positions(job, self._side_effects.delete_links(job, spec))
+        return _with_positions(job, self._side_effects.delete_links(job, spec, keeps_states=keeps_states))
 
 
 def _read(job: str, last: LastCommits) -> LinksRead:

@@ -58,11 +58,15 @@ class ClassArchive:
         """Take what the JVM has written at its end, for the next one; and remove archives that nothing uses any more."""
         if not self._new.is_file():
             return
+        # With this ending it counts as an archive that nothing uses, if this process is killed meanwhile.
+        copy = self.path.with_suffix(f".{uuid.uuid4().hex}.jsa")
         with contextlib.suppress(OSError):
-            copy = self.path.with_suffix(f".{uuid.uuid4().hex}")
-            shutil.copyfile(self._new, copy)
-            copy.chmod(0o600)
-            copy.rename(self.path)  # at once: another server may be starting
+            try:
+                shutil.copyfile(self._new, copy)
+                copy.chmod(0o600)
+                copy.rename(self.path)  # at once: another server may be starting
+            finally:
+                copy.unlink(missing_ok=True)  # half of one, if the disk is full
             self._new.unlink()
             for other in self.path.parent.glob(f"{self._name}-*.jsa"):
                 if other.stat().st_mtime < time.time() - _UNUSED:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import sys
 import threading
 import traceback
+import weakref
 import zipfile
 from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import pytest
 
+from peer.preparation import assemble
+from sardonyx import State
 from sardonyx.core.errors import FunctionError, SetupError
+from sardonyx.core.events import LinkFacts
+from sardonyx.core.graph import graph_of
+from sardonyx.core.keyed import KeyedSpec
+from sardonyx.core.notes import Assignment
+from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.runtime.functions import takes
-from spark_tasks import code
+from sardonyx.runtime.settings import load_settings
+from spark_tasks import code, keyed_worker
 from spark_tasks.code import CodeBundle
 from spark_tasks.failures import shown_traceback
+from spark_tasks.keyed_worker import KeyedPlan, run_keyed
 
 
 def file_of(name: str) -> str:
@@ -251,6 +264,115 @@ def test_a_bundle_that_nothing_uses_is_freed(tmp_path: Path, monkeypatch: pytest
     assert again is not bundle
     assert again.load("job:fn")({}) == 1, "its modules were imported anew"
     assert fn({}) == 2
+
+
+def test_the_code_of_a_task_without_functions_stays_as_long_as_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output of the user's own needs a further module only when it seals, hours after it was made: it finds it, whatever other
+    tasks the daemon has taken meanwhile. When the task is over, its code goes.
+    """
+    bundle = opened(tmp_path, job=_SEALS, helpers=_COUNTS)
+    read = TaskSpec(name="read", type="input", connector="kafka", options={"topic": "in"})
+    write = TaskSpec(name="write", type="output", connector="job:Output")
+    graph = graph_of(JobSpec(name="own", workflow=[("read", "write")], catalog=[read, write]), "d", "own-1")
+    facts = {link.name: LinkFacts(1) for link in graph.links}
+    assignment = Assignment(id=1, job="own-1", task="write", slot=0)
+    work = assemble(
+        load_settings(deployment="d"), None, "p", assignment, graph, facts, bundle, cast("Any", lambda _: None)
+    )
+    monkeypatch.setattr(code, "UNUSED", 0.0)
+    code.free_unused()
+    (sink,) = work.sinks
+    cast("Any", sink)._output.seal([])
+    assert f"{bundle.package}.helpers" in sys.modules
+    work.abandon()
+    assert code.free_unused() >= 1
+    assert not [name for name in sys.modules if name.startswith(bundle.package)]
+
+
+_SEALS = """\
+class Output:
+    def __init__(self, job: str, task: str) -> None: ...
+    def stage(self, rows) -> list: ...
+    def publish(self, entries) -> None: ...
+    def seal(self, entries) -> None:
+        import helpers
+        helpers.who()
+"""
+
+
+def test_a_freed_bundle_leaves_nothing_with_a_worker_that_kept_state_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its modules have loaded, such as a model, is gone from the memory of a worker, also if its functions have states of a
+    type of its own. Otherwise each new version of a job would make the workers larger.
+    """
+    bundle = opened(tmp_path, job=_KEEPS)
+    assert run_keyed(_plan_of(bundle), []) == []
+    model = weakref.ref(bundle.load("job:MODEL"))
+    del bundle
+    monkeypatch.setattr(code, "UNUSED", 0.0)
+    assert code.free_unused(of_worker=True) >= 1
+    gc.collect()
+    assert model() is None
+
+
+def test_a_worker_makes_the_signature_of_a_function_with_state_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches come; also for a function of an installed module."""
+    made: list[str] = []
+    makes = keyed_worker.signature_of
+
+    def counted(*given: Any) -> Any:
+        made.append(given[1].__name__)
+        return makes(*given)
+
+    monkeypatch.setattr(keyed_worker, "signature_of", counted)
+    plan = _plan_of(opened(tmp_path, job=_KEEPS))
+    own = msgspec.structs.replace(plan, bundle=None, fn=f"{__name__}:keeps")
+    for _ in range(3):
+        run_keyed(plan, [])
+        run_keyed(own, [])
+    assert made == ["count", "keeps"]
+
+
+def keeps(row: dict, n: State[int]) -> None:
+    """Has a state."""
+
+
+def _plan_of(bundle: CodeBundle) -> KeyedPlan:
+    return KeyedPlan(
+        task="count",
+        fn="job:count",
+        on_timer=None,
+        bundle=bundle.package,
+        spec=KeyedSpec(),
+        declared=None,
+        schema=None,
+        params={},
+        may_skip=True,
+        first_fails=False,
+    )
+
+
+_KEEPS = """\
+from __future__ import annotations
+from dataclasses import dataclass
+from sardonyx import State
+
+class Model:
+    def __call__(self) -> None: ...
+
+MODEL = Model()
+
+@dataclass
+class Account:
+    total: float = 0.0
+
+def count(row: dict, account: State[Account]) -> None: ...
+"""
 
 
 class _User:

@@ -47,7 +47,7 @@ class Script:
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self._next(f"read {job}", self._delete)
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
         return self._next(f"delete {job}", self._delete)
 
     def change_links(self, job: str, spec: JobSpec, rewired: Rewired) -> tuple[dict[str, LinkFacts], Since]:
@@ -215,10 +215,10 @@ def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(sta
                 release.wait(PATIENCE)
             return super().create_links(job, spec)
 
-        def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
+        def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
             if job.startswith("stuck"):
                 raise OSError("no rights")
-            return super().delete_links(job, spec)
+            return super().delete_links(job, spec, keeps_states=keeps_states)
 
     script = Links()
     worker, done = start(script)

@@ -60,7 +60,7 @@ class FakeLinks:
         self.asked.append(("read", job))
         return LastCommits()
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
         self.asked.append(("delete", job))
         return LastCommits()
 

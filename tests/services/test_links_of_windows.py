@@ -1,4 +1,4 @@
-"""The topics of a task with windows: its state has the partitions of what it reads, and stays until the job is purged."""
+"""The topics of a task with windows: its state has the partitions of what it reads, and may stay until the job is purged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.waiting import until
 
 
 def test_the_log_of_a_state_stays_until_its_job_is_purged(settings: Settings) -> None:
-    """It has as many partitions as the queues that the windows read. The end of the job deletes these, the purge deletes it."""
+    """It has as many partitions as the queues that the windows read. The end of the job deletes these, and the log, too, if no
+    other job can begin with it; else the purge deletes it.
+    """
     job = Job("counts", partitions=3)
     one = job.input("one", generator(9), time=event_time("id", unit="s"))
     two = job.input("two", generator(9), time=event_time("id", unit="s"))
@@ -36,3 +38,6 @@ def test_the_log_of_a_state_stays_until_its_job_is_purged(settings: Settings) ->
     assert ours() == {state}, "also when the deletion is repeated"
     forget(settings, ["counts-x"])
     until(lambda: not ours(), what="the state to be deleted with its job")
+    create_links(settings, graph, spec)
+    delete_links(settings, graph, "counts-x", keeps_states=False)
+    until(lambda: not ours(), what="the state to be deleted with the queues")

@@ -48,8 +48,8 @@ def test_code_that_is_touched_meanwhile_stays(settings: Settings, monkeypatch: p
 class _LossyLinks(FakeLinks):
     """Two dead letters are found on the topics of one job."""
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
-        super().delete_links(job, spec)
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
+        super().delete_links(job, spec, keeps_states=keeps_states)
         return LastCommits(letters={"work": 2} if spec.name == "lossy" else {})
 
 

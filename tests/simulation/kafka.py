@@ -264,6 +264,9 @@ class SimKafka:
         assert error is None or self.lost, f"a false alarm: {error}"
         return error
 
+    def drop_states(self, jobs: Collection[str]) -> None:
+        """The logs of states of jobs go. No task here keeps a state."""
+
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
         runtime.sleep(self.sim.rng.random() * 0.05)
@@ -376,8 +379,11 @@ class SimLinks:
     def read_links(self, job: str, spec: JobSpec) -> LastCommits:
         return self.kafka.read(self.runtime, job, spec)
 
-    def delete_links(self, job: str, spec: JobSpec) -> LastCommits:
-        return self.kafka.delete(self.runtime, job, spec)
+    def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
+        found = self.kafka.delete(self.runtime, job, spec)
+        if not keeps_states:
+            self.kafka.drop_states([job])
+        return found
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
         self.kafka.fence(self.runtime, slot)
