@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sardonyx.core import link_counts
 from sardonyx.core.changing import Rewiring
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.graph import Link, Stage
+from sardonyx.core.graph import Link, Stage, is_endless
 from sardonyx.core.positions import Partition, Position
 
 
@@ -26,8 +26,8 @@ def offsets(
 
 
 def _committed(link: Link, held: Mapping[Partition, Position | None], facts: LinkFacts) -> list[int | None]:
-    """Of a user's topic also in the partitions that were added since the job was planned."""
-    added = [each.number + 1 for each in held if each.topic == link.topic] if link.kind == "input" else []
+    """Of a topic without an end also in the partitions that users have added since the job was planned."""
+    added = [each.number + 1 for each in held if each.topic == link.topic] if is_endless(link) else []
     found = [held.get(Partition(link.topic, number)) for number in range(max(facts.partitions, *added, 0))]
     return [None if position is None else position.offset for position in found]
 

@@ -217,7 +217,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(seed: int, monkeypatch: pytest.Mo
     """
     monkeypatch.setattr(PreparedTask, "_positions_moved", lambda *_: False)  # asks Kafka, when a shard cannot be made
     rng = random.Random(seed)
-    count = histories(250, whole=600)
+    count = histories(350, whole=600)
     rows = rows_of(seed, count)
     cut = rng.randint(count // 2, count - 50)
     spec = a_job("before").spec()
@@ -257,7 +257,7 @@ def test_a_stopped_job_and_the_next_one_give_what_one_gives(seed: int, every: st
     other. What is late for the one is late for the other. Peers crash. The other job has any number of partitions.
     """
     rng = random.Random(seed)
-    count = histories(180, whole=500)
+    count = histories(250, whole=500)
     rows = rows_of(seed, count, strays=True)
     cut = rng.randint(50, count - 20)
     spec = replace(a_job("before").spec(), checkpoint_every=every)
