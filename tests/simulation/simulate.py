@@ -20,6 +20,7 @@ import msgspec
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from sardonyx.core.graph import graph_of  # noqa: E402
 from tests.simulation import world  # noqa: E402
 from tests.simulation.plan import Plan, Tally  # noqa: E402
 from tests.simulation.plans import random_plan  # noqa: E402
@@ -32,7 +33,7 @@ SHOWN = 5
 """Failures that are shrunk; further ones only show their seed."""
 
 
-KINDS = ("cluster", "clocks", "damage", "lineage", "checkpoints", "loops", "going-back")
+KINDS = ("cluster", "clocks", "damage", "lineage", "checkpoints", "loops", "going-back", "stops")
 """What histories are about. Those after the first: :mod:`tests.simulation.timed_plans`."""
 
 
@@ -48,6 +49,7 @@ def drawn(kind: str, seed: str) -> Plan:
         timed.checkpoint_plan,
         timed.loop_plan,
         timed.going_back_plan,
+        timed.stop_plan,
     )
     return dict(zip(KINDS, plans, strict=True))[kind](seed)
 
@@ -57,9 +59,12 @@ def world_of(plan: Plan) -> world.World:
     if all(task.time is None for job in plan.jobs for task in job.spec.catalog):
         return world.World(plan)
     from tests.simulation.going_back import GoingBackWorld  # needs Kafka's client
+    from tests.simulation.stopping import StoppingWorld
     from tests.simulation.timed import TimedWorld
 
-    return (GoingBackWorld if any(fault.kind in ("rollback", "restart") for fault in plan.faults) else TimedWorld)(plan)
+    if any(fault.kind in ("rollback", "restart") for fault in plan.faults):
+        return GoingBackWorld(plan)
+    return (TimedWorld if all(graph_of(job.spec, "", "").bounded for job in plan.jobs) else StoppingWorld)(plan)
 
 
 def played(plan: Plan) -> tuple[Tally, str]:

@@ -15,20 +15,23 @@ from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
 HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(20, whole=80))
-"""Half as many of other kinds, and a fifth of jobs that go back. ``make simulate KIND=clocks SEEDS=10000`` plays any number."""
+"""Half as many of other kinds, and a fifth of jobs that go back or are stopped. ``make simulate KIND=clocks SEEDS=10000`` plays
+any number.
+"""
 SHARES = 4
 
 
-@pytest.mark.parametrize("kind", ["clocks", "damage", "lineage", "checkpoints", "loops", "going-back"])
+@pytest.mark.parametrize("kind", ["clocks", "damage", "lineage", "checkpoints", "loops", "going-back", "stops"])
 @pytest.mark.parametrize("number", range(SHARES))
 def test_windows_count_each_row_once_whatever_dies(number: int, kind: str) -> None:
     """Rows, late rows and panes are what the links call for, clocks and positions never fall, and every job completes. If Kafka
     loses a task's state or positions, the job fails with an error that says so, or has not needed them: it never gives other
     results. The progress of a job with lineage is never beyond the truth, and reaches the end with the job. Each checkpoint of a
     job is the state that the rows before its time have made. Each row of a job with a loop has come back as often as it may. Each
-    row has its effect once over all jobs that go on from each other; what was given for rows after a checkpoint is given again.
+    row has its effect once over all jobs that go on from each other; what was given for rows after a checkpoint is given again. A
+    job without an end gives the same as one with an end when a user stops it.
     """
-    size = max(1, HISTORIES // SHARES // {"clocks": 1, "going-back": 5}.get(kind, 2))
+    size = max(1, HISTORIES // SHARES // {"clocks": 1, "going-back": 5, "stops": 5}.get(kind, 2))
     total, failures = share(FIRST + number * size, size, kind)
     assert not failures, "\n".join(
         f"history {seed} failed (again, shrunk: make simulate SEEDS=1 FIRST={seed} KIND={kind})\n{wrong}"

@@ -22,7 +22,7 @@ from coordinator.core.state import State
 from queues import block
 from queues.messages import CLOCK_HEADER, SENTINEL_HEADER, Logged
 from sardonyx.core.clocks import END, NEVER
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, JobStatus
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.notes import TaskNote
 from sardonyx.core.positions import Partition, Position, total
@@ -68,6 +68,8 @@ class TimeOracle(Oracle):
     """Watches over a history of a job with clocks."""
 
     kafka: TimedKafka
+    ends: JobStatus = "completed"
+    """How the job ends."""
 
     def __init__(self, zookeeper: SimZooKeeper, kafka: TimedKafka, world: TimedWorld) -> None:
         super().__init__(zookeeper, kafka)
@@ -144,7 +146,7 @@ class TimeOracle(Oracle):
         """The job has completed: nothing that went wrong fails it, and no clock stands still."""
         for name, job in self.state.jobs.items():
             refused = self._world.damaged and job.error is not None and job.error.code in REFUSALS
-            assert job.status == "completed" or refused, f"{name} is {job.status}: {job.error}"
+            assert job.status == self.ends or refused, f"{name} is {job.status}: {job.error}"
         super().at_the_end(world)
 
     def _completed(self, job: str, graph: Graph, state: State) -> None:

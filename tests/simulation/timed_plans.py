@@ -109,6 +109,14 @@ def going_back_plan(seed: str) -> Plan:
     )
 
 
+def stop_plan(seed: str) -> Plan:
+    """The same with a job without an end, with a loop perhaps and with bounds, which a user stops, and with fewer peers."""
+    rng = random.Random(f"stops/{seed}")
+    plan = (loop_plan if rng.random() < 0.7 else timed_plan)(seed)
+    jobs = [replace(job, spec=replace(_endless(job.spec), max_backlog=rng.choice([1, 4, 9]))) for job in plan.jobs]
+    return replace(plan, jobs=jobs, daemons=rng.choice([plan.daemons, (1,), (1, 1), (2, 1)]), audit_every=0.0)
+
+
 def _endless(spec: JobSpec) -> JobSpec:
     read, *rest = spec.catalog
     options = {name: option for name, option in read.options.items() if name != "end"}
