@@ -97,6 +97,8 @@ class SimKafka:
         self.groups: dict[tuple[str, str], Group] = {}
         self.epochs: dict[tuple[str, str, int], int] = {}
         self.graphs: dict[str, Graph] = {}
+        self.without_states: set[str] = set()
+        """Jobs that have ended, and with whose states no other one can begin."""
         self.known: Callable[[str], Job | None] = lambda _job: None
         """What the log says of a job."""
         self.put: Counter[tuple[str, str]] = Counter()
@@ -382,6 +384,7 @@ class SimLinks:
     def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
         found = self.kafka.delete(self.runtime, job, spec)
         if not keeps_states:
+            self.kafka.without_states.add(job)
             self.kafka.drop_states([job])
         return found
 
