@@ -17,6 +17,7 @@ from peer.window_split import row_times
 from queues.messages import Logged
 from sardonyx.core.checkpoints import Bookmark
 from sardonyx.core.errors import InputError
+from sardonyx.core.going_back import points_of
 from sardonyx.core.graph import Graph, Link, Stage
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.state_points import CheckpointPoint
@@ -64,7 +65,13 @@ class CheckpointOracle:
                 self._world.wrong.append(str(wrong))
 
     def check(self, job: str, graph: Graph, *, all_of_them: bool) -> None:
-        """Look at the checkpoints that are kept, or only at those that are new."""
+        """Look at the checkpoints that are kept, or only at those that are new. Of a job whose states are gone there is none in
+        which all its shards have a part.
+        """
+        if job in self._kafka.without_states:
+            held = {stage.name: self._kafka.group(stage, job).positions() for stage in graph.stages}
+            assert not points_of(graph, held), f"{job} has checkpoints, and its states are gone"
+            return
         for stage in graph.stages:
             if stage.task.window is None:
                 continue

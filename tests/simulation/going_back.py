@@ -62,10 +62,13 @@ class GoingBackKafka(TimedKafka):
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """The logs of states of jobs that are forgotten go, too."""
         super().forget(runtime, jobs)
-        self.drop_states(jobs)
+        self._delete_states(jobs)
 
-    def drop_states(self, jobs: Collection[str]) -> None:
-        """Those of jobs with whose states no other one can begin go sooner."""
+    def drop_states(self, job: str) -> None:
+        self.without_states.add(job)
+        self._delete_states([job])
+
+    def _delete_states(self, jobs: Collection[str]) -> None:
         topics = {
             link.topic for job in jobs if job in self.graphs for link in self.graphs[job].links if link.kind == "state"
         }

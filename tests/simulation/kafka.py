@@ -97,6 +97,8 @@ class SimKafka:
         self.groups: dict[tuple[str, str], Group] = {}
         self.epochs: dict[tuple[str, str, int], int] = {}
         self.graphs: dict[str, Graph] = {}
+        self.without_states: set[str] = set()
+        """Jobs that have ended, and with whose states no other one can begin."""
         self.known: Callable[[str], Job | None] = lambda _job: None
         """What the log says of a job."""
         self.put: Counter[tuple[str, str]] = Counter()
@@ -264,8 +266,8 @@ class SimKafka:
         assert error is None or self.lost, f"a false alarm: {error}"
         return error
 
-    def drop_states(self, jobs: Collection[str]) -> None:
-        """The logs of states of jobs go. No task here keeps a state."""
+    def drop_states(self, job: str) -> None:
+        """The logs of the states of a job that has ended go. No task here keeps a state that another job could begin with."""
 
     def forget(self, runtime: SimRuntime, jobs: Collection[str]) -> None:
         """Topics of jobs that are forgotten: who was deposed may have made them late, and died before he could remove them."""
@@ -382,7 +384,7 @@ class SimLinks:
     def delete_links(self, job: str, spec: JobSpec, *, keeps_states: bool = True) -> LastCommits:
         found = self.kafka.delete(self.runtime, job, spec)
         if not keeps_states:
-            self.kafka.drop_states([job])
+            self.kafka.drop_states(job)
         return found
 
     def fence(self, slot: Slot, spec: JobSpec) -> None:
