@@ -397,18 +397,18 @@ def _unfenced_producers(patch: Patch) -> None:
 
 
 SAFEGUARDS = [
-    Safeguard(_clock_begins_anew, 4, "the clock fell"),
+    Safeguard(_clock_begins_anew, 0, "the clock fell"),
     Safeguard(_own_clock_alone, 1, "comes after it"),
     Safeguard(_stated_before_the_rows, 0, "comes after it"),
     Safeguard(_late_by_the_batch, 3, "late rows, not"),
     Safeguard(_idle_after_a_stop, 55, "is called idle"),
     Safeguard(_closed_with_more_to_do, 24, "windows that are closed"),
-    Safeguard(_state_kept_over_takeovers, 3, "the state went from"),
+    Safeguard(_state_kept_over_takeovers, 6, "the state went from"),
     Safeguard(_batches_of_former_assignments, 44, "rows were read"),
     Safeguard(_applied_before_the_commit, 30, "windows count"),
-    Safeguard(_log_outside_of_the_transaction, 4, "SX-STATE-POSITIONS-LOST"),
-    Safeguard(_read_to_the_stable_offset, 135, "comes twice"),
-    Safeguard(_read_to_any_end, 7, "windows count"),
+    Safeguard(_log_outside_of_the_transaction, 66, "SX-STATE-POSITIONS-LOST"),
+    Safeguard(_read_to_the_stable_offset, 137, "comes twice"),
+    Safeguard(_read_to_any_end, 70, "windows count"),
     Safeguard(_log_forgotten_too_soon, 11, "windows count"),
     Safeguard(_torn_logs, 0, "windows count", damaged_plan),
     Safeguard(_lost_positions, 25, "comes twice", damaged_plan),
@@ -427,6 +427,6 @@ SAFEGUARDS = [
     Safeguard(_all_keys_in_each_shard, 4, "and should", going_back_plan),
     Safeguard(_more_comes_into_a_loop, 1, "comes after it", loop_plan),
     Safeguard(_rows_in_a_loop_uncounted, 2, "was complete with", loop_plan),
-    Safeguard(_unfenced_members, 4, "SX-LINK-TWICE"),
+    Safeguard(_unfenced_members, 4, "the position fell"),
     Safeguard(_unfenced_producers, 46, "SX-LINK-LOSS"),
 ]

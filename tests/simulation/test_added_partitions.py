@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+import queues.admin
 import queues.group_clocks
-import queues.marked_topics
 from sardonyx import Count, Job, event_time, kafka, tumbling
 from sardonyx.client.clocks import Positions, job_clock
 from sardonyx.core.clocks import SourceClock
@@ -45,7 +45,7 @@ def test_a_partition_that_was_added_holds_the_clock(monkeypatch: pytest.MonkeyPa
         return {p: Position(5, clock=SourceClock(value=9 - p.number if p.topic == "in" else 4)) for p in places}
 
     monkeypatch.setattr(queues.group_clocks, "committed_by", committed)
-    monkeypatch.setattr(queues.marked_topics, "partitions", lambda *_: 3)
+    monkeypatch.setattr(queues.admin, "topics", lambda _: {"in": [0, 1, 2]})
     hits, count = job_clock(reads, settings, "traffic-1", spec, note).tasks
     assert (hits.clock, hits.held_by) == (7, ["in[2]"])
     assert (count.clock, count.held_by) == (4, ["hits.count[0]", "hits.count[1]"])
