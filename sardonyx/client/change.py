@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from sardonyx.client.ids import asker, job_gone
@@ -15,6 +16,7 @@ from sardonyx.core.changing_at import settled
 from sardonyx.core.errors import Interrupted, JobInvalid, SardonyxError
 from sardonyx.core.events import JobChanged, LinksFailed, PlainEvent, happened
 from sardonyx.core.graph import graph_of
+from sardonyx.core.notes import JobNote
 from sardonyx.core.resizing import resized
 from sardonyx.core.scaling import scaled
 from sardonyx.core.text import listed, plural
@@ -138,7 +140,7 @@ class Making:
             made = made or (found.revision > wanted.revision and found.spec == spec)
             if made and found.error is not None and found.error.code == TAKEN_BACK:
                 raise SardonyxError.from_failure(found.error)
-            if made and (self.over or not self._begins(found)):
+            if made and (self.over or not (self._begins(found) or self._unwritten(wanted.revision + 1))):
                 return wanted.revision + 1
             if taken_in and not made and found.next_spec != spec:
                 if found.revision == wanted.revision and found.next_spec is None:
@@ -159,6 +161,11 @@ class Making:
         peers = (self._state.peers[peer].state for task in known.tasks.values() for peer in task.peers)
         begins = "acking" in peers or any(task.backing_off for task in known.tasks.values())
         return begins and known.former is not None and not known.suspended
+
+    def _unwritten(self, revision: int) -> bool:
+        """Whether the nodes of the job are still of an earlier revision: an entry is in the log before it is carried out."""
+        data = self._client.zk.read(node_paths.job_status(self._job))
+        return data is not None and msgspec.json.decode(data, type=JobNote).revision < revision
 
     def ask(self, spec: JobSpec, drop: Sequence[str], loaded: LoadedJob | None) -> JobChanged:
         """Ask for a change, as :meth:`make` does, and do not wait for it."""
