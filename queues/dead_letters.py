@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from queues import block
 from sardonyx.core.errors import Failure, OutputError
+from sardonyx.core.wire_types import ready_for_threads
 
 NO_LETTER = Failure("SX-LETTER-UNREADABLE", "a message on a topic of dead letters is not one that this version knows")
 
@@ -152,3 +153,6 @@ def left_by(jobs: Collection[str], deployment: str, names: Iterable[str]) -> lis
     """
     ours = {f"{deployment}.{job}" for job in jobs}
     return sorted(name for name in names if name.count(".") in (2, 3) and ".".join(name.split(".")[:2]) in ours)
+
+
+ready_for_threads(Letter)

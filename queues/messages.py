@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sardonyx.core.chains import WriterChains
+from sardonyx.core.wire_types import ready_for_threads
 
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
@@ -196,3 +197,6 @@ def without_markers(messages: list[Any]) -> tuple[int | None, list[Any]]:
     if len(records) < len(messages):
         first = next(message.offset() for message in messages if is_marker(message))
     return first, records
+
+
+ready_for_threads(list[Outgoing])

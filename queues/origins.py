@@ -10,6 +10,7 @@ import msgspec
 from queues.messages import CLOCK_HEADER, FROM_HEADER, SENTINEL_HEADER, rows_counted
 from sardonyx.core.batch_origins import decode
 from sardonyx.core.record_way import Written
+from sardonyx.core.wire_types import ready_for_threads
 
 
 def written(message: Any, *, listing: bool = False, writer: str = "") -> Written | None:
@@ -73,5 +74,7 @@ def _entry(value: bytes) -> _Entry | None:
     except msgspec.DecodeError:
         return None
 
+
+ready_for_threads(_Entry)
 
 __all__ = ["with_files", "written"]

@@ -17,6 +17,7 @@ from coordinator.core.state import LIVE, Job, Peer, State, plan_of
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, RULES, Scheduler
 from sardonyx.core.graph import graph_of
+from sardonyx.core.wire_types import ready_for_threads
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
@@ -203,3 +204,6 @@ def _unreadable(why: str) -> SardonyxError:
         cause=why,
         fix="run the version of Sardonyx that wrote it, or start a new deployment under another name",
     )
+
+
+ready_for_threads(_Stored, _Format)

@@ -27,6 +27,7 @@ from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, SetAsid
 from sardonyx.core.notes import JobNote
 from sardonyx.core.secrets import Secrets, masked
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec
+from sardonyx.core.wire_types import ready_for_threads
 
 SPECS = ("spec", "next_spec", "former", "gone_spec", "into_spec")
 """The attributes of a job that are specs."""
@@ -336,3 +337,6 @@ class LogFile:
             fix="export it again with `sardonyx log export -o FILE`, and send it as it is",
             where={"file": self._name, "line": self._number},
         )
+
+
+ready_for_threads(Header, _Format)

@@ -18,6 +18,7 @@ from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
 from sardonyx.core.errors import InternalError, SardonyxError, SetupError
 from sardonyx.core.events import FORMAT, OLDEST, OLDEST_RULES, AnyEvent, SetAside
+from sardonyx.core.wire_types import ready_for_threads
 from sardonyx.zookeeper.latest_batch import latest_batch
 from sardonyx.zookeeper.transactions import SetIf
 
@@ -234,3 +235,6 @@ def compacted(n: int, first: int) -> SardonyxError:
         cause="the coordinator removes entries that are older than coordinator.keep_log allows",
         fix="ask for a later number; from now on a larger coordinator.keep_log keeps more, and coordinator.log_archive all",
     )
+
+
+ready_for_threads(InForce)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sardonyx.core.errors import Failure, refuse_newer
 from sardonyx.core.positions import Partition, Position
+from sardonyx.core.wire_types import ready_for_threads
 
 SPLIT_FORMAT = 1
 
@@ -193,3 +194,6 @@ class TopicFormat(Protocol):
     def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Yield key and value of each row, in order. A value of None is a tombstone (raw only)."""
         ...
+
+
+ready_for_threads(Split)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from sardonyx.core.wire_types import ready_for_threads
+
 KEPT = 1_000
 """How many claims a node holds, about: ZooKeeper takes a node of 1 MB. Of older ones, those beside each other become one."""
 
@@ -41,3 +43,6 @@ class Claims(msgspec.Struct, frozen=True):
                 break
             claims[at - 1 : at + 1] = [replace(claims[at], start=claims[at - 1].start)]
         return Claims(claim.end, claims, self.letters + letters)
+
+
+ready_for_threads(Claims)

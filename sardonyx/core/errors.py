@@ -15,6 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from sardonyx.core.text import shorten
+from sardonyx.core.wire_types import ready_for_threads
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -191,3 +192,6 @@ def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) 
         traceback=failure.traceback[-TRACEBACK_KEPT:],
         where={**{k: str(v) for k, v in (where or {}).items()}, **failure.where},
     )
+
+
+ready_for_threads(Failure)

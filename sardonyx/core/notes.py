@@ -8,6 +8,7 @@ import msgspec
 
 from sardonyx.core.errors import Failure
 from sardonyx.core.events import Counts, JobStatus, LinkFacts, PeerState, TaskState, Yields
+from sardonyx.core.wire_types import ready_for_threads
 
 UNREADABLE = (ValueError, RecursionError)
 """What msgspec raises for data that is no note: also for a text that is no UTF-8, and for one that is nested too deeply."""
@@ -185,3 +186,6 @@ class LinksNote(msgspec.Struct, frozen=True, omit_defaults=True):
     links: dict[str, LinkFacts]
     topics: dict[str, str] = {}
     """The ids of the users' topics that the job reads, where Kafka tells them: a topic of another id is another one."""
+
+
+ready_for_threads(EpochNote, CandidateNote, PulseNote, PeerNote, JobNote, TaskNote, LinksNote)

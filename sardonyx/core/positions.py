@@ -23,6 +23,7 @@ from sardonyx.core.front_text import in_full, told
 from sardonyx.core.fronts import Front, Held
 from sardonyx.core.graph import Graph, Stage, is_endless
 from sardonyx.core.topics_anew import fewer_partitions, recreated
+from sardonyx.core.wire_types import ready_for_threads
 
 Begins = tuple[tuple[int, int], ...]
 """Pairs of a time and an offset before which no row of that time or later stands, ascending."""
@@ -335,3 +336,6 @@ def total(positions: Iterable[Position | None]) -> Counts:
         if position is not None:
             result = add(result, position.counts)
     return result
+
+
+ready_for_threads(_Metadata)

@@ -19,6 +19,7 @@ from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.stores import SqlStore, Store, is_own
 from sardonyx.core.text import near
 from sardonyx.core.timing import Bounds, TimeSpec, WindowSpec
+from sardonyx.core.wire_types import ready_for_threads
 
 TaskType = Literal["input", "function", "output"]
 Consumption = Literal["concurrent", "sequential"]
@@ -304,3 +305,6 @@ def decode_spec(data: bytes) -> JobSpec:
 def is_custom(connector: str | None) -> bool:
     """Whether a connector is the user's own class, named as ``module:Class``."""
     return connector is not None and ":" in connector
+
+
+ready_for_threads(JobSpec)

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from sardonyx.core.wire_types import ready_for_threads
+
 PARTITION = 0
 """The topic has one partition: a reader reads all of it."""
 KEPT = {
@@ -65,3 +67,6 @@ def read(value: bytes | None) -> BatchTold | None:
     except msgspec.DecodeError:
         return None
     return told if told.version <= VERSION else None
+
+
+ready_for_threads(BatchTold)

@@ -20,6 +20,8 @@ from typing import Literal
 import msgspec
 import structlog
 
+from sardonyx.core.wire_types import ready_for_threads
+
 log = structlog.get_logger()
 
 MOST_SERIES = 100
@@ -295,3 +297,6 @@ def _write(path: Path, registry: Registry) -> None:
         new.replace(path)
     except OSError as error:  # a full disk must not end the daemon
         log.warning("metrics_not_written", path=str(path), error=str(error))
+
+
+ready_for_threads(Snapshot)

@@ -7,6 +7,7 @@ value that came back. Whether a value was read from the store or written a momen
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, get_origin
@@ -29,6 +30,8 @@ def _number(value: object) -> object:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_number)
+_WORKED_OUT = threading.Lock()
+"""While msgspec works out a class of a user: see :func:`sardonyx.core.wire_types.ready_for_threads`."""
 _RECORDS = (kinds.StructType, kinds.DataclassType, kinds.TypedDictType, kinds.NamedTupleType)
 _HASHED = (
     kinds.StrType,
@@ -58,7 +61,8 @@ class Codec(Generic[T]):
     def __init__(self, kind: Any, name: str) -> None:
         self.kind = kind
         self._name = name
-        self._decode = msgspec.msgpack.Decoder(kind).decode
+        with _WORKED_OUT:
+            self._decode = msgspec.msgpack.Decoder(kind).decode
         self._plain = kind if kind in _PLAIN else None
 
     def encode(self, value: T) -> tuple[bytes, T]:
@@ -138,7 +142,8 @@ def unstorable(kind: Any) -> str:
     try:
         found = next(_foreign(kinds.type_info(kind), set()), None)
         if found is None:
-            msgspec.msgpack.Decoder(kind)
+            with _WORKED_OUT:
+                msgspec.msgpack.Decoder(kind)
     except (TypeError, ValueError, NameError, msgspec.MsgspecError) as error:
         return str(error) or type(error).__name__
     return "" if found is None else f"{found} cannot be written as bytes and read back"

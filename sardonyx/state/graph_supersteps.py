@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from queues import block
 from sardonyx.core.errors import FunctionError, refuse_newer
 from sardonyx.core.graphing import GraphSpec
+from sardonyx.core.wire_types import ready_for_threads
 from sardonyx.graphs.barriers import FIRST, Barrier, Totals, check_order, moved, verdict
 from sardonyx.graphs.compute import Computed, Reason
 from sardonyx.graphs.homes import Home, both_ways, parted
@@ -339,5 +340,7 @@ def _agree(totals: Totals) -> None:
             fix="convert all of them to one type in the tasks before: 1 and '1' are two vertices",
         )
 
+
+ready_for_threads(Standing)
 
 __all__ = ["MARKER", "MESSAGES", "Standing", "SuperstepPlan", "SuperstepShard"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sardonyx.core import node_paths
+from sardonyx.core.wire_types import ready_for_threads
 
 if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
@@ -31,5 +32,7 @@ def rules_in_force(zk: ZooKeeperSession) -> int:
     found = latest_batch(zk)
     return 0 if found is None else msgspec.json.decode(found[1], type=_Batch).rules
 
+
+ready_for_threads(_Batch)
 
 __all__ = ["latest_batch", "rules_in_force"]

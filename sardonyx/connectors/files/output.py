@@ -27,6 +27,7 @@ from sardonyx.connectors import json_text
 from sardonyx.connectors.files import disk, one_schema
 from sardonyx.connectors.files.roll import Entry, decode
 from sardonyx.core.errors import InternalError, OutputError
+from sardonyx.core.wire_types import ready_for_threads
 from sardonyx.runtime.failpoints import failpoint
 
 STAGING = "_sardonyx"
@@ -336,3 +337,6 @@ def _entry(data: bytes) -> Entry:
 
 def _digest(columns: list[str]) -> str:
     return hashlib.blake2b("\0".join(columns).encode(), digest_size=8).hexdigest()
+
+
+ready_for_threads(Success)

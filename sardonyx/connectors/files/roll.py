@@ -16,6 +16,7 @@ import msgspec
 
 from sardonyx.core import units
 from sardonyx.core.errors import InternalError, refuse_newer
+from sardonyx.core.wire_types import ready_for_threads
 
 BATCH = "batch"
 """The value of ``roll`` that gives each batch a file of its own."""
@@ -180,3 +181,6 @@ def _names(entry: Entry | Rolled) -> Iterator[str]:
         yield from (entry.staged, entry.final)
     elif entry.file:
         yield entry.file
+
+
+ready_for_threads(Entry, Rolled)
