@@ -157,8 +157,8 @@ def test_a_change_that_was_taken_back_says_why() -> None:
     ids=str,
 )
 def test_who_changes_a_job_hears_whether_a_peer_could_begin(then: list[str], gives: int | str) -> None:
-    """It hears so as soon as a peer has begun, or none is about to begin; it does not wait where there is no peer. The log has that
-    before the nodes: then it looks again.
+    """It hears so as soon as a peer has begun, or none is about to begin; it does not wait where there is no peer. The log has
+    that before the nodes: then it looks again.
     """
     world = World()
     for sentence in TRIED:
