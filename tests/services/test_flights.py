@@ -161,7 +161,13 @@ def flights(
 
 
 @pytest.mark.parametrize(
-    ("flights", "peers"), [(SOME, 1), pytest.param(ALL, 2, marks=pytest.mark.long), (ALL, 8)], indirect=["flights"]
+    ("flights", "peers"),
+    [
+        (SOME, 1),
+        pytest.param(ALL, 2, marks=pytest.mark.long),
+        pytest.param(ALL, 8, marks=pytest.mark.long),
+    ],
+    indirect=["flights"],
 )
 def test_any_number_of_virtual_peers_gives_the_result_of_pandas(flights: Flights, peers: int):
     """One virtual peer works the whole graph off, task after task; eight share tasks; the result is the same, and the whole

@@ -204,6 +204,7 @@ def counted(row: dict, slots: MapState[int, int]) -> dict:
     return {**row, "total": slots[0]}
 
 
+@pytest.mark.long
 def test_the_log_of_states_stays_while_a_replay_needs_it(sardonyx_clusters: Callable[..., Cluster]) -> None:
     """A replay that waits finds the states of its checkpoint, though the job has restated its state since, and keeps that
     checkpoint no more: nothing of the log is deleted until the replay has ended. Then it is, when the coordinators have put two

@@ -21,7 +21,7 @@ def same(row: dict) -> dict:
 @pytest.mark.parametrize(
     ("peers", "script"),
     [
-        pytest.param(1, [], id="one"),
+        pytest.param(1, [], id="one", marks=pytest.mark.long),
         pytest.param(2, [kill_at("yield", 2), kill_at("committed", 3)], id="two, under kills"),
     ],
 )

@@ -102,7 +102,6 @@ def counting(
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param([], id="quiet"),
         pytest.param(
             [kill_at("committed", 3), kill_at("apply-state", 2), kill_at("written", 2)],
             id="kills",

@@ -30,7 +30,7 @@ from tests.simulation.plans import random_plan
 from tests.simulation.world import World
 from tests.sizes import histories
 
-HISTORIES = histories(6, whole=200)
+HISTORIES = histories(6, whole=100)
 SHARES = histories(1, whole=4)
 """Tests over which they are spread: several processes run them."""
 SPARSE = 5

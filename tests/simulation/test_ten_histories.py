@@ -1,5 +1,5 @@
-"""The ten histories of docs/coordination.md on the simulated cluster: as they are, with the coordinator dead before and behind
-each of its writes, and with every request put in twice.
+"""The ten histories of docs/coordination.md on the simulated cluster: as they are, with the coordinator dead before or
+behind a third of its writes, and with every request put in twice.
 
 On the bare core they stand in ``tests/scenarios``, each also with every event delivered twice; three of them stand on
 real services with real processes in ``tests/services/test_histories.py``.
@@ -109,14 +109,14 @@ def test_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("coordinators", [1, 2], ids=["and comes back", "and a standby follows"])
 def test_the_coordinator_dies_at_each_of_its_writes(name: str, coordinators: int) -> None:
-    """Before and behind every single write: the job completes all the same, and every rule holds."""
+    """Before and behind writes, whichever they are: the job completes all the same, and every rule holds."""
     plan = replace(HISTORIES[name].plan, coordinators=coordinators)
     undisturbed = World(plan)
     undisturbed.play()
     (leader, writes), *_ = undisturbed.zookeeper.writes.most_common()
     assert leader.startswith("c")
     assert writes > 20
-    for count in range(0, 2 * writes, histories(5, whole=1)):  # of any five in a row, one, so before and behind
+    for count in range(0, 2 * writes, histories(5, whole=3)):  # an odd step, so before and behind
         world = World(replace(plan, faults=[Fault(0.02, "crash", leader.partition(".")[0], count=count)]))
         try:
             world.play()
