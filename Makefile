@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser pictures test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java
+.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser pictures test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java compiled
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +28,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(READY) java ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
+demo: $(READY) java compiled ## run examples/flights on embedded ZooKeeper and Kafka, and show its result
 	@$(BIN)/sardonyx run examples/flights/job.py --peers 4
 
 # What each runs, in which order, and what the verdict is: tests/stages.py.
@@ -44,7 +44,7 @@ test-touched: $(CLASSES) ## the core, and the tests on services for what changed
 test-secured: $(CLASSES) ## the tests on services on ZooKeeper and Kafka with TLS and a login, but those that speak plain; FILES=... for some
 	@SECURED=1 $(PYTEST) -m $(QUICK) -rs $(or $(FILES),tests/services)
 
-$(CLASSES): $(READY) | java
+$(CLASSES): $(READY) | java compiled
 	@$(BIN)/python -m tests.class_archive $@ >/dev/null || echo "no archive of Spark's classes: the tests start Spark without one" >&2
 
 check: $(READY) ## lint, format, types, layers
@@ -67,12 +67,12 @@ simulate: $(READY) ## any number of histories, from any first seed: make simulat
 	@$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) --kind $(or $(KIND),cluster) \
 	$(if $(WITHOUT),--without $(WITHOUT)) $(if $(PLAN),--plan $(PLAN))
 
-faults: $(READY) java ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; the last line says how it ended
+faults: $(READY) java compiled ## jobs on real services under seeded faults: make faults SEED=7 FAULTS=40 SHAPE=all; the last line says how it ended
 	@$(BIN)/python -m tests.faults.harness --faults $(or $(FAULTS),40) --shape $(or $(SHAPE),all) \
 	$(if $(SEED),--seed $(SEED)) $(if $(RECORDS),--records $(RECORDS)) $(if $(STORE),--store $(STORE)) $(if $(PEERS),--peers $(PEERS)) \
 	$(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(SPARK),--spark $(SPARK)) $(if $(LANES),--lanes $(LANES)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
-soak: $(READY) java ## an unbounded job for an hour, a fault a minute: nothing lost, nothing grows; SECONDS=1800 RATE=0 (as fast as it goes)
+soak: $(READY) java compiled ## an unbounded job for an hour, a fault a minute: nothing lost, nothing grows; SECONDS=1800 RATE=0 (as fast as it goes)
 	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python -m tests.faults.soak $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) $(if $(RATE),--rate $(RATE)) \
 	$(if $(EVERY),--every $(EVERY)) $(if $(PEERS),--peers $(PEERS)) $(if $(COORDINATORS),--coordinators $(COORDINATORS)) $(if $(KINDS),--kinds $(KINDS)) \
@@ -86,7 +86,7 @@ pictures: $(CLASSES) ## the pictures of the pages in docs/images/web, made anew 
 	@$(PIP) --require-hashes -r requirements-browser.lock
 	@SARDONYX_TEST_PICTURES=1 $(BIN)/pytest -m browser tests/browser/test_pages.py -k "whole and light and wide"
 
-test-prometheus: $(READY) java ## the alerts and the board on a real Prometheus (apt-get install prometheus) that reads a running deployment
+test-prometheus: $(READY) java compiled ## the alerts and the board on a real Prometheus (apt-get install prometheus) that reads a running deployment
 	@command -v prometheus promtool >/dev/null || { echo "prometheus is missing; Debian and Ubuntu: sudo apt-get install prometheus" >&2; exit 1; }
 	@$(BIN)/pytest tests/core/test_alerts.py tests/services/test_prometheus.py
 
@@ -97,23 +97,23 @@ test-deploy: $(READY) ## what systemd and the schemas of Kubernetes say of the f
 test-long: $(CLASSES) ## the runs of a minute or more, one after the other: faults would slow down others
 	@$(BIN)/pytest -m long
 
-test-upgrade: $(READY) java ## the release before beside this one, under kills; needs the history of this repository: SEED=7 for the same run again
+test-upgrade: $(READY) java compiled ## the release before beside this one, under kills; needs the history of this repository: SEED=7 for the same run again
 	@SEED=$(SEED) $(BIN)/pytest -s -m upgrade tests/upgrade
 
-bench: $(READY) java ## Sardonyx beside Structured Streaming, Kafka Streams, Flink, Bytewax, Pathway, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
+bench: $(READY) java compiled ## Sardonyx beside Structured Streaming, Kafka Streams, Flink, Bytewax, Pathway, Quix Streams and a bare copy: hours; PART=topic for one part, RUNS=5
 	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/performance.py --runs $(or $(RUNS),5) $(if $(PART),--part $(PART)) $(if $(RECORDS),--records $(RECORDS))
 
-bench-coordination: $(READY) java ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
+bench-coordination: $(READY) java compiled ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
 	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/coordination.py
 
-bench-web: $(READY) java ## the pages with 200 viewers, a long log and a job of 200 tasks: about 20 minutes; PART=paint for one part
+bench-web: $(READY) java compiled ## the pages with 200 viewers, a long log and a job of 200 tasks: about 20 minutes; PART=paint for one part
 	@$(PIP) --require-hashes -r requirements-browser.lock
 	@$(BIN)/python bench/bench_web.py $(if $(PART),--part $(PART))
 
 # First the cluster's own coordinators and peers run a job; then the suite starts its own daemons beside them.
-test-compose: $(READY) java ## a job on the cluster of docker-compose.yml, and the same suite on its services
+test-compose: $(READY) java compiled ## a job on the cluster of docker-compose.yml, and the same suite on its services
 	@mkdir -p "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}" && chmod a+rwx "$${SARDONYX_SHARED:-/tmp/sardonyx-shared}"
 	@docker compose up --build --detach --wait
 	@status=0; \
@@ -154,6 +154,10 @@ java:
 	echo "Sardonyx needs Java 17 or newer; found: $$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | head -1)"; \
 	echo "  Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"; \
 	echo "  macOS: brew install openjdk@17, then set JAVA_HOME to its libexec/openjdk.jdk/Contents/Home"; exit 1; } >&2
+
+# Where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), each daemon and each command would compile all that it imports.
+compiled: $(READY)
+	@$(BIN)/python -m compileall -q coordinator peer queues sentinel spark_tasks sardonyx
 
 # setuptools comes first, by its hash: PySpark is a source package, and this way nothing unpinned is downloaded to build it.
 $(READY): pyproject.toml requirements.lock requirements-build.lock

@@ -36,7 +36,7 @@ from sardonyx.state.undo import ShadowStore, UndoChange
 from tests.core.test_shards import COUNTED, task
 from tests.sizes import as_asked, histories
 
-HISTORIES = as_asked(6, whole=20)
+HISTORIES = as_asked(4, whole=20)
 CONTROLS = 200
 EVERY = 60
 LENGTH = 90

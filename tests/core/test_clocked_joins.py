@@ -11,6 +11,7 @@ import pytest
 
 from sardonyx import Count, Distinct, Job, event_time, kafka, tumbling
 from sardonyx.testing import ClockedRun
+from tests.sizes import histories
 
 Begin = Callable[..., ClockedRun]
 DAY = "2026-11-23T"
@@ -101,7 +102,7 @@ def test_a_row_that_is_late_for_the_join_is_a_dead_letter(sardonyx_clocked: Begi
     assert "5 s" in letter.failure.cause
 
 
-@pytest.mark.parametrize("history", range(6))
+@pytest.mark.parametrize("history", range(histories(2, whole=6)))
 def test_crashes_change_no_result(seed: int, history: int, sardonyx_clocked: Begin) -> None:
     """Rows in any order of the two inputs, and a crash of the join before, amid and after its batches: what all pairs give."""
     rng = random.Random(f"{seed}/clocked-joins/{history}")

@@ -41,6 +41,8 @@ def test_no_text_goes_on_after_the_whole_message_of_an_error() -> None:
 # --- Commands that texts name -----------------------------------------------------------------------------------------
 
 COMMAND = re.compile(r"`sardonyx ([^`]+)`")
+COMMANDS: Any = typer.main.get_command(app)
+"""All that can be typed, as the click has it that typer brings along."""
 SOME = "X"
 """In place of what a text fills in."""
 
@@ -59,7 +61,7 @@ def texts_of(path: Path) -> Iterator[str]:
 
 def why_not(words: list[str]) -> str:
     """Why a command cannot be typed so; empty: it can, with what else it needs."""
-    command: Any = typer.main.get_command(app)  # of the click that typer brings along
+    command = COMMANDS
     while hasattr(command, "commands"):
         if not words or words[0] == SOME or "|" in words[0] or words[0].startswith("-"):  # several in one, or a part
             return ""

@@ -19,6 +19,7 @@ from coordinator.core.plan import Plan
 from coordinator.core.scheduling import deserted
 from coordinator.core.state import Job
 from coordinator.core.stored_state import decode_state, encode_state
+from tests.sizes import histories
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
 WAITING = {"no-live-peers", "queued-behind", "peers-missing", "takes-turns", "no-tag", "over-share", "peers-too-old"}
@@ -147,7 +148,7 @@ def _walked_back(job: Job, plan: Plan, task: str) -> list[list[str]]:
 
 def test_whatever_happens_there_is_a_reason(seed: int) -> None:
     """In random histories every job has one after every event: the same from a stored state, and as JSON and back."""
-    for number in range(60):
+    for number in range(histories(25, whole=60)):
         history = History(random.Random(f"{seed}/explain/{number}"))
         for _ in range(40):
             history.unkind(1)

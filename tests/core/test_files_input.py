@@ -20,6 +20,7 @@ from sardonyx.connectors.files.input import FilesInput, files_of
 from sardonyx.connectors.registry import output, split_input
 from sardonyx.core.errors import InputError
 from sardonyx.core.spec import TaskSpec
+from tests.sizes import histories
 
 
 def connectors(path, **options) -> FilesInput:
@@ -72,7 +73,7 @@ def test_ranges_of_any_size_cover_each_line_once(lines, last, size):
 _words = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=histories(20, whole=60))
 @given(
     rows=st.lists(st.tuples(_words, st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))), max_size=15),
     size=st.integers(1, 60),
@@ -174,7 +175,7 @@ def test_a_path_that_stands_for_nothing_is_an_error(tmp_path, path):
     assert caught.value.where == {"path": str(tmp_path / path)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=histories(20, whole=60))
 @given(
     texts=st.lists(st.one_of(st.none(), _words, st.just(" "), st.just("\n"), st.just("\r\n")), max_size=8),
     columns=st.integers(1, 2),

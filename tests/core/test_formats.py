@@ -14,6 +14,7 @@ from sardonyx.connectors.registry import topic_format
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.topics import avro_types
 from sardonyx.core.errors import OutputError
+from tests.sizes import histories
 
 ALL_TYPES = (
     "s string, y tinyint, h smallint, i int, l bigint, f float, d double, b boolean, dt date, t timestamp, "
@@ -74,7 +75,7 @@ _row = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=histories(20, whole=60))
 @given(st.lists(_row, max_size=5), st.integers(0, 2))
 def test_every_type_goes_there_and_back(rows, cut):
     """Encoding and decoding by the same schema gives the same table, also from the middle of a larger one."""
@@ -227,7 +228,7 @@ _records = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=histories(60, whole=200))
 @given(_records, st.sampled_from(["a int", "a int, m map<string,int>"]))
 def test_a_record_does_not_depend_on_its_neighbours(records, schema):
     """Whatever stands beside it, in a batch a record becomes what it becomes alone: nothing runs together."""
@@ -342,7 +343,7 @@ def test_raw_needs_its_column():
     assert caught.value.code == "SX-OUTPUT-RAW"
 
 
-@settings(max_examples=200)
+@settings(max_examples=histories(60, whole=200))
 @given(
     st.lists(
         st.tuples(

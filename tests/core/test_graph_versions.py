@@ -29,7 +29,7 @@ from sardonyx.state.window_rows import SCHEMA
 from tests import sizes
 from tests.core.graph_programs import depth_send, depth_update
 
-HISTORIES = sizes.as_asked(8, whole=20)
+HISTORIES = sizes.as_asked(5, whole=20)
 SIZE = 10
 LIMITS = [1, 3, 1000]
 

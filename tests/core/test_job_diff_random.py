@@ -22,6 +22,7 @@ from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec
 from tests.random_jobs import random_spec, with_loops
+from tests.sizes import histories
 
 NUMBERS = st.integers(0, 2**64 - 1)
 
@@ -43,7 +44,7 @@ def resume_refusals(diff: JobDiff) -> list[Refusal]:
     return [refusal for refusal in diff.refusals if refusal.way == "resume"]
 
 
-@settings(max_examples=600)
+@settings(max_examples=histories(150, whole=600))
 @given(NUMBERS)
 def test_every_change_of_a_job_is_found(number: int) -> None:
     """At the task, the link or the field that was changed, and taken back it is found as well."""
@@ -87,7 +88,7 @@ def job_of(rng: random.Random, spec: JobSpec) -> Job:
     return cast("Job", SimpleNamespace(**state))
 
 
-@settings(max_examples=600)
+@settings(max_examples=histories(150, whole=600))
 @given(NUMBERS)
 def test_the_diff_says_that_a_job_can_be_resumed_exactly_if_the_coordinator_takes_it(number: int) -> None:
     """With the coordinator's own reason if not; and a way carries out all differences exactly if each of them has it."""
@@ -117,7 +118,7 @@ def test_the_diff_says_that_a_job_can_be_resumed_exactly_if_the_coordinator_take
     assert {each.link for each in resume_refusals(diff)} - {""} <= links
 
 
-@settings(max_examples=300)
+@settings(max_examples=histories(80, whole=300))
 @given(NUMBERS)
 def test_what_is_said_of_a_running_job_holds_once_it_has_ended_as_its_user_wants(number: int) -> None:
     """No user stops a job in vain: the coordinator then decides as the diff has said."""
@@ -186,7 +187,7 @@ def fused_after_one(spec: JobSpec) -> bool:
     return all(ways_in[task.name] <= 1 for task in spec.catalog if task.fuse)
 
 
-@settings(max_examples=600)
+@settings(max_examples=histories(150, whole=600))
 @given(NUMBERS)
 def test_without_what_a_resume_does_not_take_it_takes_the_rest(number: int) -> None:
     """A user who takes the marked differences back, and only these, gets a job that goes on."""

@@ -32,6 +32,7 @@ from sardonyx.state.keyed_work import Done, Work, joined, split
 from sardonyx.state.signature import signature_of
 from sardonyx.state.timers import EPOCH
 from tests import fraud_reference as reference
+from tests.sizes import histories
 
 SECOND = 1_000_000
 
@@ -134,7 +135,7 @@ def fraud(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], KeyedPeer]:
     return peer
 
 
-@pytest.mark.parametrize("history", range(12))
+@pytest.mark.parametrize("history", range(histories(5, whole=12)))
 def test_each_row_and_each_timer_counts_once(fraud: Callable[[int, str], KeyedPeer], seed: int, history: int) -> None:
     """Whatever is cut where, dropped, or taken over: the alerts are those that plain loops give."""
     chance = random.Random(f"{seed}/keyed shards/{history}")

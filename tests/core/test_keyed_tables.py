@@ -22,7 +22,9 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.signature import signature_of
 from tests.core.dict_store import DictStore
 from tests.core.keyed_machine import Machine
+from tests.sizes import histories
 
+HISTORIES = histories(25, whole=60)
 SECOND = 1_000_000
 DECLARED = pa.schema([("total", pa.int64()), ("n", pa.int32())])
 BAD, GONE = 13, 0
@@ -115,7 +117,7 @@ def one_history(seed: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_the_state_equals_that_of_a_dumb_twin_however_the_log_is_cut(part: int) -> None:
     """Whatever the batches, crashes and rows that raise: the same state, bad rows fail alone, others give results."""
-    for seed in range(part * 60, (part + 1) * 60):
+    for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
         one_history(seed)
 
 

@@ -22,7 +22,7 @@ from sardonyx.core.trace import TaskTrace, trace
 from tests.core.progress_world import Batch, World
 from tests.sizes import histories
 
-HISTORIES = histories(80, whole=400)
+HISTORIES = histories(50, whole=400)
 CONTROLS = 3000
 KNOWN = (542,)
 """A history that shows what few of them show: it is looked at first, which is quicker."""

@@ -420,7 +420,7 @@ def test_a_disk_without_room_for_a_folder(
     peer.shards.close()
 
 
-@pytest.mark.parametrize("history", range(histories(14, whole=60)))
+@pytest.mark.parametrize("history", range(histories(10, whole=60)))
 def test_random_histories_count_each_row_once(seed: int, history: int) -> None:
     """Whatever is cut where, dropped, or taken over: each window counts the rows that were on time."""
     rng = random.Random(f"{seed}/shards/{history}")

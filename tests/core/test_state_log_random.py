@@ -11,7 +11,7 @@ from sardonyx.state.messages import Mark, Place
 from sardonyx.state.restore import Restore
 from tests.sizes import as_asked
 
-HISTORIES = as_asked(500, whole=5_000)
+HISTORIES = as_asked(300, whole=5_000)
 """``SARDONYX_HISTORIES=10000`` for a long run."""
 CONTROLS = 1_000
 

@@ -13,6 +13,7 @@ from web_site import of_report
 from sardonyx.web.api import ADDRESSES
 from sardonyx.web.openapi import document
 from sardonyx.web.problems import Problem
+from tests.sizes import histories
 
 PATHS = {path.removeprefix("/api/v1"): found["get"] for path, found in document()["paths"].items() if "get" in found}
 KNOWN = [
@@ -54,7 +55,7 @@ def questions(draw: st.DrawFn) -> tuple[Any, str]:
     return address, f"/api/v1{path}?{urlencode(query)}" if query else f"/api/v1{path}"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=histories(200, whole=600), deadline=None)
 @given(asked=questions())
 def test_every_question_has_an_answer_of_its_kind(asked: tuple[Any, str]) -> None:
     """Never an error of ours that was not expected, nor a field that the document does not have."""

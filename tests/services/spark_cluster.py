@@ -12,6 +12,7 @@ import pyspark
 from sardonyx.dev.servers import free_ports
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
+from tests import class_archive
 from tests.waiting import until
 
 HOME = Path(pyspark.__file__).parent
@@ -55,6 +56,7 @@ class SparkCluster(contextlib.ExitStack):
                 "JAVA_HOME": str(find_java().path.resolve().parent.parent),
                 "SPARK_LOCAL_IP": HOST,
                 "PYSPARK_PYTHON": sys.executable,
+                "SPARK_DAEMON_JAVA_OPTS": class_archive.java_options(),
             },
         )
         self.callback(child.kill)

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from sardonyx.testing import Cluster
+from tests import class_archive
 from tests.services.spark_cluster import SparkCluster
 from tests.waiting import until
 
@@ -61,7 +62,12 @@ def test_a_job_on_a_spark_cluster_outlives_the_death_of_a_worker(
     """
     with SparkCluster(tmp_path) as spark:
         workers = [spark.add_worker(), spark.add_worker()]
-        conf = {"spark.executor.memory": "512m"}
+        soon = class_archive.java_options()
+        conf = {
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": soon,
+            "spark.driver.extraJavaOptions": soon,
+        }
         with sardonyx_clusters(**{"spark.master": spark.master, "spark.conf": conf}) as cluster:
             topic = cluster.topic("in", ({"n": n} for n in range(ROWS)))
             sent = cluster.topic("sent")

@@ -116,7 +116,7 @@ def test_the_coordinator_dies_at_each_of_its_writes(name: str, coordinators: int
     (leader, writes), *_ = undisturbed.zookeeper.writes.most_common()
     assert leader.startswith("c")
     assert writes > 20
-    for count in range(0, 2 * writes, histories(5, whole=3)):  # an odd step, so before and behind
+    for count in range(0, 2 * writes, histories(7, whole=3)):  # an odd step, so before and behind
         world = World(replace(plan, faults=[Fault(0.02, "crash", leader.partition(".")[0], count=count)]))
         try:
             world.play()
