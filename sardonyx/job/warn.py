@@ -49,7 +49,7 @@ def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
                 f"task {task.name!r}: batch_size is {task.rows_per_batch:,} rows, which no batch will reach",
                 cause="batch_size counts rows, not bytes. A batch is held in memory, and is one transaction, which must end "
                 "within peer.transaction_timeout (30 s unless set)",
-                fix=f"give at most {MOST_ROWS:,} rows, or none; to put all rows of a job together, do it where its output is read",
+                fix=f"give at most {MOST_ROWS:,} rows; to put all rows of a job together, do it where its output is read",
                 where={"task": task.name},
             )
 
