@@ -1,6 +1,7 @@
 """Hits of each user in each minute, by the time of the hits. Hits that come when their minute is closed go to their own topic.
 
-    sardonyx run examples/traffic/job.py
+    sardonyx topic create hits                      # on a cluster, such as that of `sardonyx dev`
+    sardonyx job submit examples/traffic/job.py     # it runs until `sardonyx job stop traffic`
 
     hits -> per-user -+-> counts          (Kafka, a record for each user and minute)
                       +-> (late) -> late  (Kafka, the rows that no minute counts)

@@ -1,6 +1,7 @@
 """Gearpump's KafkaWordCount: how often each word has come in a Kafka topic of lines, from a start time on.
 
-    sardonyx run examples/wordcount/job.py
+    sardonyx topic create lines                     # on a cluster, such as that of `sardonyx dev`
+    sardonyx job submit examples/wordcount/job.py   # it runs until `sardonyx job stop wordcount`
 
     lines -> split -> sum -> counts   (Kafka)
 

@@ -11,7 +11,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.units import seconds
 
 Spec = Annotated[
-    str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML or TOML file, or -.")
+    str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML, TOML or JSON file, or -.")
 ]
 JobId = Annotated[
     str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name: the latest job of that name.")

@@ -230,7 +230,9 @@ def guarded(call: Call, work: Callable[[], int | None]) -> int:
     except BrokenPipeError:  # the reader of our output has gone (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
+    except typer.Exit as end:  # an exit code of the command's own; it has said why
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):  # the latter: Ctrl-C, or the end of the input, in place of an answer
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost frame: users never see a bare traceback
         from sardonyx.core.errors import failure_of

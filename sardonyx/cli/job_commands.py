@@ -388,6 +388,9 @@ def stop(
         handle = client.job(job)
         before = handle.status(live=False)
         if before.ended:
+            if call.json:
+                call.put_json(before)
+                return report.COMPLETED
             return _told(call, before, f"job {before.id} has ended already: {before.status}")
         _ask_to_stop(call, handle, close_windows=close_windows, discard_state=discard_state)
         try:

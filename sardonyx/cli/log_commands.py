@@ -405,7 +405,7 @@ def _put_verdict(call: Call, verdict: Verdict, took: float) -> int:
 
 def export(
     call: Call,
-    first: Annotated[int | None, typer.Option("--from", metavar="A", min=1, help="From this entry on.")] = None,
+    first: Annotated[int | None, typer.Option("--from", metavar="N", min=1, help="From this entry on.")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="File to write; default: standard output.")
     ] = None,

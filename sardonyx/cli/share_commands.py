@@ -145,7 +145,10 @@ def scale(
     with call.client() as client, call.patience("the coordinator to process it"):
         handle = client.job(job)
         handle.scale(priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
-        call.say(f"job {handle.id} is scaled; `sardonyx cluster policy` shows the shares")
+    if call.json:
+        call.put_json({"id": handle.id})
+    else:
+        call.put(f"job {handle.id} is scaled; `sardonyx cluster policy` shows the shares")
 
 
 def _scale_task(call: Call, job: str, task: str, given: dict[str, int | None], timeout: str | None) -> None:

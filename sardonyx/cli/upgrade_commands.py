@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sardonyx.cli import report
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.text import counted
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def upgrade(
     call: Call,
     check: Annotated[bool, typer.Option("--check", help="Only look; nothing else is there to do.")] = True,
-) -> None:
+) -> int:
     """Show which coordinators and peers run which release, what is in force, and what stands in the way of an upgrade."""
     from sardonyx.cli.tables import plain
     from sardonyx.client.upgrade import look
@@ -43,5 +44,4 @@ def upgrade(
             call.put(f"in the way: {problem}")
         if not found.problems:
             call.put("nothing stands in the way")
-    if found.problems:
-        raise typer.Exit(1)
+    return report.FAILED if found.problems else report.COMPLETED

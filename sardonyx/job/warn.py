@@ -47,8 +47,8 @@ def _batch_sizes(spec: JobSpec) -> Iterator[Failure]:
             yield Failure(
                 "SX-WARN-BATCH-SIZE",
                 f"task {task.name!r}: batch_size is {task.rows_per_batch:,} rows, which no batch will reach",
-                cause="batch_size counts rows, not bytes. A batch is one transaction and is held in memory; it ends after "
-                "batch_timeout, and its transaction after peer.transaction_timeout (30 s unless set)",
+                cause="batch_size counts rows, not bytes. A batch is held in memory, and is one transaction, which must end "
+                "within peer.transaction_timeout (30 s unless set)",
                 fix=f"give at most {MOST_ROWS:,} rows; to put all rows of a job together, do it where its output is read",
                 where={"task": task.name},
             )

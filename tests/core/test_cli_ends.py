@@ -1,0 +1,87 @@
+"""How commands end: with an exit code of their own, or interrupted where they ask; and what they print then."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from sardonyx.cli import call as calls
+from sardonyx.cli import share_commands, upgrade_commands
+from sardonyx.cli.call import Call, guarded
+from sardonyx.cli.job_commands import stop
+from sardonyx.cli.publishing_again import confirm
+from sardonyx.client.upgrade import UpgradeView
+from sardonyx.client.views import JobView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What commands get for a client. The test gives it what the command asks of it."""
+    made = SimpleNamespace(zk=None)
+
+    @contextmanager
+    def connected(_: Call) -> Iterator[Any]:
+        yield made
+
+    monkeypatch.setattr(calls.Call, "client", connected)
+    monkeypatch.setattr(calls.Call, "patience", lambda *_: nullcontext())
+    return made
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("json", [False, True])
+def test_what_stands_in_the_way_of_an_upgrade_is_an_exit_code_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, json: bool
+) -> None:
+    """The command has done what it was asked to do: it prints its result, with exit code 1, and nothing else."""
+    found = UpgradeView(
+        version="1", reads_format=1, knows_rules=1, format=1, rules=1, coordinators=[], peers=[], problems=["a daemon"]
+    )
+    monkeypatch.setattr("sardonyx.client.upgrade.look", lambda _: found)
+    assert guarded(Call(json=json), lambda: upgrade_commands.upgrade(Call(json=json))) == 1
+    told = capsys.readouterr()
+    assert not told.err
+    assert "a daemon" in told.out
+    assert len(told.out.splitlines()) == 1 or not json
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_question_that_gets_ctrl_c_for_an_answer_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, json: bool
+) -> None:
+    """As at any other moment, and not with a traceback that is to be reported."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+
+    def interrupted(*_: object, **__: object) -> bool:
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "confirm", interrupted)
+    assert guarded(Call(json=json), lambda: confirm("Go back?", "j-1", yes=False)) == 130
+    told = capsys.readouterr()
+    assert "SX-UNEXPECTED" not in told.out + told.err
+
+
+def test_a_job_that_is_scaled_is_told_as_data(client: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard output, as the commands beside it do."""
+    client.job = lambda _: SimpleNamespace(id="orders-1", scale=lambda **_: None)
+    share_commands.scale(Call(json=True), "orders", weight=2.0)
+    assert capsys.readouterr().out == '{"id":"orders-1"}\n'
+    share_commands.scale(Call(), "orders", weight=2.0)
+    assert "orders-1 is scaled" in capsys.readouterr().out
+
+
+def test_to_stop_a_job_that_has_ended_gives_what_stopping_one_gives(
+    client: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that reads the JSON need not know whether it came too late."""
+    view = JobView(id="orders-1", name="orders", status="completed", tasks=[])
+    client.job = lambda _: SimpleNamespace(id="orders-1", status=lambda **_: view)
+    assert stop(Call(json=True), "orders") == 0
+    assert '"tasks":[]' in capsys.readouterr().out
