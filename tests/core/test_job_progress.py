@@ -278,7 +278,7 @@ def values_in(run: ClockedRun) -> Callable[..., list[bytes]]:
 
 def test_rows_of_several_windows_may_be_in_any_of_them(sardonyx_clocked: Begin) -> None:
     """A batch is not told apart by its rows, but windows that have closed hold none of them. Where a message is not there any
-    more, no window is told.
+    more, it names no window.
     """
     run = sardonyx_clocked(traffic(window=hopping("1 min", every="30 s")))
     run.give("hits", [hit("10:00:10"), hit("10:02:20", "b")])
@@ -301,7 +301,7 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 
 
 def test_rows_that_are_not_combined_are_told_by_their_times() -> None:
-    """The column that the window goes by. Where a row has no time, or a newer release has written it, no window is told."""
+    """The column that the window goes by. Where a row has no time, or a newer release has written it, it names no window."""
     job = traffic(hopping("1 min", every="30 s"), aggregate=None, fn=as_they_are)
     stage = graph_of(job.spec(), "d", "traffic-1").stage("per-user")
     window, (link,) = stage.task.window, stage.ingress

@@ -1,4 +1,4 @@
-"""Where a record went in a topic of the user's: its records say from which offsets they were made, if their output is told to."""
+"""Where a record went in a topic of the user's: with ``lineage=True``, records say from which offsets they were made."""
 
 from __future__ import annotations
 
