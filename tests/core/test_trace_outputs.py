@@ -20,7 +20,7 @@ from sardonyx.core.positions import Partition
 from sardonyx.core.record_way import Seen
 from sardonyx.job.validate import validate
 from sardonyx.testing import ClockedRun
-from tests.core.test_job_progress import looked
+from tests.core.job_progress_runs import looked
 
 Begin = Callable[..., ClockedRun]
 
