@@ -65,6 +65,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of the record within a message that holds several."""
 
 
+@ready_for_threads
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header of a dead letter, which describes the failure."""
 
@@ -153,6 +154,3 @@ def left_by(jobs: Collection[str], deployment: str, names: Iterable[str]) -> lis
     """
     ours = {f"{deployment}.{job}" for job in jobs}
     return sorted(name for name in names if name.count(".") in (2, 3) and ".".join(name.split(".")[:2]) in ours)
-
-
-ready_for_threads(Letter)

@@ -64,6 +64,7 @@ JOB_HEADER = "sx-job"
 """On an end marker: the job that wrote it."""
 
 
+@ready_for_threads
 class Outgoing(NamedTuple):
     """One message to write. With ``partition`` -1, the client chooses the partition by the key."""
 
@@ -197,6 +198,3 @@ def without_markers(messages: list[Any]) -> tuple[int | None, list[Any]]:
     if len(records) < len(messages):
         first = next(message.offset() for message in messages if is_marker(message))
     return first, records
-
-
-ready_for_threads(list[Outgoing])

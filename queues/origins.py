@@ -56,6 +56,7 @@ def with_files(messages: Sequence[Written]) -> list[Written]:
     return found
 
 
+@ready_for_threads
 class _Entry(msgspec.Struct):
     """What is read of an entry of :mod:`sardonyx.connectors.files.roll`: of a file or a chunk, or that chunks are merged."""
 
@@ -74,7 +75,5 @@ def _entry(value: bytes) -> _Entry | None:
     except msgspec.DecodeError:
         return None
 
-
-ready_for_threads(_Entry)
 
 __all__ = ["with_files", "written"]

@@ -1,6 +1,6 @@
 """The cards of the peers of a history: each peer is a model of the machine of ``transitions`` that the coordinator declares.
 
-A card is told of each move that a decision makes, and the library says whether there is such a transition. After the decision the
+A card gets each move that a decision makes, and the library says whether there is such a transition. After the decision the
 card and the coordinator must agree. So no peer changes its state but by a transition of the machine, in any history that a test
 makes up.
 """

@@ -306,8 +306,8 @@ def _backoff_ended(changes: ChangeSet, event: BackoffEnded) -> None:
 
 
 def _exhausted(changes: ChangeSet, event: Exhausted) -> None:
-    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input. Nobody
-    waits for one that has not accepted yet to join them: it has read nothing.
+    """The last peer of a task to drain its input seals. The others wait, because a peer that dies leaves them its input. They
+    do not wait for a peer that has not accepted yet to join them: it has read nothing.
     """
     peer = _held(changes, event)
     if peer is None or peer.assignment is None or peer.state != "active":

@@ -20,6 +20,7 @@ from sardonyx.core.graph import graph_of
 from sardonyx.core.wire_types import ready_for_threads
 
 
+@ready_for_threads
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     format: int
     deployment: str
@@ -36,6 +37,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     )  # left out if there is none: the release before does not know it
 
 
+@ready_for_threads
 class _Format(msgspec.Struct):
     format: int = 0
 
@@ -204,6 +206,3 @@ def _unreadable(why: str) -> SardonyxError:
         cause=why,
         fix="run the version of Sardonyx that wrote it, or start a new deployment under another name",
     )
-
-
-ready_for_threads(_Stored, _Format)

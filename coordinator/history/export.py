@@ -37,6 +37,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     pass
 
 
+@ready_for_threads
 class Header(_Line, frozen=True, tag="header"):
     """The first line. ``checkpoint``: the nodes are at least as new as this event, and none is newer than ``last``."""
 
@@ -73,6 +74,7 @@ class EndLine(_Line, frozen=True, tag="end"):
     nodes: int
 
 
+@ready_for_threads
 class _Format(msgspec.Struct):
     line: str = ""
     format: int = 0
@@ -337,6 +339,3 @@ class LogFile:
             fix="export it again with `sardonyx log export -o FILE`, and send it as it is",
             where={"file": self._name, "line": self._number},
         )
-
-
-ready_for_threads(Header, _Format)

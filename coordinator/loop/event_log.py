@@ -29,6 +29,7 @@ FIRST = 1
 """The number of the first entry; so 0 means "nothing yet"."""
 
 
+@ready_for_threads
 class InForce(msgspec.Struct, frozen=True):
     """What a coordinator must be able to read, and to decide by, to lead. Both are 0 while the log is empty; a number is 0 if it
     is not said.
@@ -235,6 +236,3 @@ def compacted(n: int, first: int) -> SardonyxError:
         cause="the coordinator removes entries that are older than coordinator.keep_log allows",
         fix="ask for a later number; from now on a larger coordinator.keep_log keeps more, and coordinator.log_archive all",
     )
-
-
-ready_for_threads(InForce)

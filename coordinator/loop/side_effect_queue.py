@@ -9,7 +9,7 @@ import structlog
 
 from coordinator.core.state import Job, State
 from coordinator.loop.election import Leadership
-from coordinator.loop.side_effects import LinksEffect, LinksWorker, Rewired
+from coordinator.loop.side_effects import LinksEffect, LinksWork, LinksWorker, Rewired
 from coordinator.loop.slot_fencing import SlotFencer
 from sardonyx.core import node_paths
 from sardonyx.core.effects import ChangeLinks, Delete, DeletePulse, DropLinks, OuterEffect
@@ -108,12 +108,13 @@ class SideEffectQueue:
         if isinstance(effect, ChangeLinks):
             if job.next_spec is not None and job.switching:
                 rewired = Rewired(job.spec, dict(job.facts or {}), job.revision + 1, goes_on=job.goes_on)
-                self._links.submit(n, effect, job.next_spec, rewired)
+                self._links.submit(LinksWork(n, effect, job.next_spec, rewired))
         elif isinstance(effect, DropLinks):
             if job.gone_spec is not None:
-                self._links.submit(n, effect, job.spec, Rewired(job.gone_spec, {}, job.revision, job.lends))
+                rewired = Rewired(job.gone_spec, {}, job.revision, job.lends)
+                self._links.submit(LinksWork(n, effect, job.spec, rewired))
         else:
-            self._links.submit(n, effect, job.spec, keeps_states=job.keeps_states)
+            self._links.submit(LinksWork(n, effect, job.spec, keeps_states=job.keeps_states))
 
     def _fence(self, state: State, n: int, slot: Slot) -> None:
         if self._left[slot] > n:  # another peer has got it since, and has left it too: it is fenced then

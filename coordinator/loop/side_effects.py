@@ -72,6 +72,20 @@ class Rewired(NamedTuple):
     """The tasks that keep their peers while it is changed."""
 
 
+class LinksWork(NamedTuple):
+    """An effect on a job's links, and what it takes to carry it out."""
+
+    n: int
+    """The entry of the log that decided it."""
+    effect: LinksEffect
+    spec: JobSpec
+    """The job's. Of a change: by which it goes on."""
+    rewired: Rewired | None = None
+    """Of a change: from what."""
+    keeps_states: bool = True
+    """Of a job that has ended: whether the logs of its states stay."""
+
+
 class Trimmed(NamedTuple):
     """What a round over the links of a job has done and found."""
 
@@ -176,51 +190,41 @@ class LinksWorker:
         """How many effects are not done."""
         return self._worker.pending
 
-    def submit(
-        self,
-        n: int,
-        effect: LinksEffect,
-        spec: JobSpec,
-        rewired: Rewired | None = None,
-        *,
-        keeps_states: bool = True,
-    ) -> None:
-        """Have an effect of entry ``n`` carried out, after those of the same job. ``rewired``: of a change. ``keeps_states``: if
-        its job has ended, whether the logs of its states stay.
-        """
-        self._worker.submit(effect.job, partial(self._attempt, n, effect, spec, rewired, keeps_states))
+    def submit(self, work: LinksWork) -> None:
+        """Have an effect carried out, after those of the same job."""
+        self._worker.submit(work.effect.job, partial(self._attempt, work))
 
     def close(self) -> None:
         """Begin nothing more. What runs is left to end by itself; the next leader finds out how it ended."""
         self._worker.close()
 
-    def _attempt(
-        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, keeps_states: bool, attempt: int
-    ) -> bool:
+    def _attempt(self, work: LinksWork, attempt: int) -> bool:
+        effect = work.effect
         creates = isinstance(effect, CreateLinks)
         (self.begun.add if creates else self.begun.discard)(effect.job)
         failpoint("before-side-effect")
-        event = self._run(n, effect, spec, rewired, keeps_states, attempt)
+        event = self._run(work, attempt)
         outcome = "again" if event is None else "failed" if isinstance(event, LinksFailed) else "done"
         SIDE_EFFECTS.add(effect=_NAMES[type(effect)], outcome=outcome)
         failpoint("after-side-effect")
         if self._worker.closed:  # `begun` says so too, to a leader that closes this right now
             if creates:
-                self._abandoned(effect.job, spec)
+                self._abandoned(effect.job, work.spec)
         elif event is not None:
             self._done(event)
         return event is not None
 
-    def _run(
-        self, n: int, effect: LinksEffect, spec: JobSpec, rewired: Rewired | None, keeps_states: bool, attempt: int
-    ) -> AnyEvent | None:
+    def _run(self, work: LinksWork, attempt: int) -> AnyEvent | None:
         """The event that the effect ends as; None if it is to be tried again."""
+        n, effect, spec, rewired, keeps_states = work
         job = effect.job
         revision = 0 if rewired is None else rewired.revision
         since: Since = {}
         try:
-            if isinstance(effect, ReadLinks | DeleteLinks):
-                return self._run_at_the_end(effect, spec, keeps_states)
+            if isinstance(effect, ReadLinks):
+                return _read(job, self._side_effects.read_links(job, spec))
+            if isinstance(effect, DeleteLinks):
+                return _with_positions(job, self._side_effects.delete_links(job, spec, keeps_states=keeps_states))
             if rewired is None:
                 links = self._side_effects.create_links(job, spec)
             elif isinstance(effect, DropLinks):
@@ -243,12 +247,6 @@ class LinksWorker:
                 exc_info=not isinstance(error, SardonyxError),
             )
             return None
-
-    def _run_at_the_end(self, effect: ReadLinks | DeleteLinks, spec: JobSpec, keeps_states: bool) -> AnyEvent:
-        job = effect.job
-        if isinstance(effect, ReadLinks):
-            return _read(job, self._side_effects.read_links(job, spec))
-        return _with_positions(job, self._side_effects.delete_links(job, spec, keeps_states=keeps_states))
 
 
 def _read(job: str, last: LastCommits) -> LinksRead:

@@ -11,13 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from sardonyx.client.checkpoints import moment, times_of
-from sardonyx.client.going_back import of_log, of_running, outputs_of
+from sardonyx.client.going_back import Known, of_log, of_running, outputs_of
 from sardonyx.client.ids import asker, new_id
 from sardonyx.client.views import laid_out
 from sardonyx.core import node_paths
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import ENDED, JobSubmitted
 from sardonyx.core.going_back import begins_at, last_at, points_of
+from sardonyx.core.graph import Graph
 from sardonyx.core.replaying import SAME, Offsets, aligned, check, check_worked, offsets_read, partial, replay_spec
 from sardonyx.core.resuming_at import no_point, of_replay
 from sardonyx.core.spec import JobSpec, TaskSpec
@@ -110,13 +111,7 @@ def _planned(
 ) -> tuple[Replay, JobSpec, CheckpointPoint | None]:
     """What a replay means, the job that does it, and with the states of which checkpoint it begins."""
     spec, first, end = handle.spec(), moment(since), moment(until)
-    if not _WORD.fullmatch(outputs):
-        raise SardonyxError(
-            "SX-USAGE",
-            f"{outputs!r} cannot be added to the names of outputs",
-            cause="it has at most 40 letters, digits, - and _",
-            fix="write `same`, or a word such as `again`",
-        )
+    _refuse_word(outputs)
     check(handle.id, spec, first, end, outputs)
     for task in spec.catalog:
         if task.window is not None:
@@ -124,37 +119,15 @@ def _planned(
     graph = laid_out(spec, client.settings.deployment, handle.id)
     client.settings.require("kafka")
     note = handle.sought()
-    ended = note is not None and note.status in ENDED
-    if ended:
-        handle.await_resumable()
-    known = of_log(client, handle.id) if ended else of_running(client, handle.id, graph)
-    if not known.facts:
-        raise SardonyxError(
-            "SX-JOB-REPLAY",
-            f"job {handle.id} cannot be replayed: it has read nothing",
-            cause="its topics were not made" if ended else "its topics are being made",
-            fix="submit the job" if ended else "try again when it runs",
-            where={"job": handle.id},
-        )
+    known = _known(client, handle, graph, ended=note is not None and note.status in ENDED)
     check_worked(handle.id, spec, known.facts, first, end)
     point = None
     if with_state:
         points = known.points if known.held is None else points_of(graph, known.held, every_time=True)
         point = replace(_point_at(handle.id, points, first), offsets={})  # what is read stands in the spec
     index = known.points if known.held is None else [begins_at(graph, known.held, first)]
-    reads = offsets_read(graph, known.facts, known.reached, index, first)
-    deleted: dict[str, int] = {}
-    records: dict[str, int] = {}
-    for task in spec.catalog:
-        if task.name not in reads:
-            continue
-        topic, wanted = str(task.options["topic"]), reads[task.name]
-        found = _as_kept(client, task, wanted, first, known.topics)
-        lost = sum(max(0, low - start) for low, start in zip(found.low, wanted.start, strict=False))
-        if lost:
-            deleted[topic] = max(lost, deleted.get(topic, 0))
-        reads[task.name] = found.offsets
-        records[topic] = max(records.get(topic, 0), found.offsets.records)
+    wanted = offsets_read(graph, known.facts, known.reached, index, first)
+    reads, records, deleted = _left(client, spec, wanted, first, known.topics)
     if deleted and (with_state or not kept):
         raise _gone(handle.id, deleted, first)
     name = new_id(f"{spec.name[:40]}-replay")
@@ -175,6 +148,52 @@ def _planned(
         again,
         point,
     )
+
+
+def _refuse_word(outputs: str) -> None:
+    if not _WORD.fullmatch(outputs):
+        raise SardonyxError(
+            "SX-USAGE",
+            f"{outputs!r} cannot be added to the names of outputs",
+            cause="it has at most 40 letters, digits, - and _",
+            fix="write `same`, or a word such as `again`",
+        )
+
+
+def _known(client: Client, handle: JobHandle, graph: Graph, *, ended: bool) -> Known:
+    """What is known of the job, once it can be resumed if it has ended."""
+    if ended:
+        handle.await_resumable()
+    known = of_log(client, handle.id) if ended else of_running(client, handle.id, graph)
+    if not known.facts:
+        raise SardonyxError(
+            "SX-JOB-REPLAY",
+            f"job {handle.id} cannot be replayed: it has read nothing",
+            cause="its topics were not made" if ended else "its topics are being made",
+            fix="submit the job" if ended else "try again when it runs",
+            where={"job": handle.id},
+        )
+    return known
+
+
+def _left(
+    client: Client, spec: JobSpec, wanted: Mapping[str, Offsets], since: int, ids: Mapping[str, str]
+) -> tuple[dict[str, Offsets], dict[str, int], dict[str, int]]:
+    """What topics still hold of what is to be read: by task; by topic, about how many records; and how many are deleted."""
+    reads: dict[str, Offsets] = {}
+    records: dict[str, int] = {}
+    deleted: dict[str, int] = {}
+    for task in spec.catalog:
+        if task.name not in wanted:
+            continue
+        topic, asked = str(task.options["topic"]), wanted[task.name]
+        found = _as_kept(client, task, asked, since, ids)
+        lost = sum(max(0, low - start) for low, start in zip(found.low, asked.start, strict=False))
+        if lost:
+            deleted[topic] = max(lost, deleted.get(topic, 0))
+        reads[task.name] = found.offsets
+        records[topic] = max(records.get(topic, 0), found.offsets.records)
+    return reads, records, deleted
 
 
 class _Kept(msgspec.Struct, frozen=True):

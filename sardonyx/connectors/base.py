@@ -20,6 +20,7 @@ from sardonyx.core.wire_types import ready_for_threads
 SPLIT_FORMAT = 1
 
 
+@ready_for_threads
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
     """A piece of a bounded input that is read in one go. The input task's own link carries it in this form."""
 
@@ -194,6 +195,3 @@ class TopicFormat(Protocol):
     def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Yield key and value of each row, in order. A value of None is a tombstone (raw only)."""
         ...
-
-
-ready_for_threads(Split)

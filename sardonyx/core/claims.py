@@ -22,6 +22,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: bool = False
 
 
+@ready_for_threads
 class Claims(msgspec.Struct, frozen=True):
     """``/redo/<job>.<task>``."""
 
@@ -43,6 +44,3 @@ class Claims(msgspec.Struct, frozen=True):
                 break
             claims[at - 1 : at + 1] = [replace(claims[at], start=claims[at - 1].start)]
         return Claims(claim.end, claims, self.letters + letters)
-
-
-ready_for_threads(Claims)

@@ -18,6 +18,7 @@ from sardonyx.core.text import shorten
 from sardonyx.core.wire_types import ready_for_threads
 
 
+@ready_for_threads
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The wire form of an error: ZooKeeper stores it and ``job show`` prints it.
 
@@ -192,6 +193,3 @@ def failure_of(error: BaseException, *, where: Mapping[str, Any] | None = None) 
         traceback=failure.traceback[-TRACEBACK_KEPT:],
         where={**{k: str(v) for k, v in (where or {}).items()}, **failure.where},
     )
-
-
-ready_for_threads(Failure)

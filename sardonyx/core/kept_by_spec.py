@@ -21,7 +21,7 @@ MOST = 256
 
 
 def kept_by_spec(work_out: Callable[[JobSpec, str, str], Found]) -> Callable[[JobSpec, str, str], Found]:
-    """Make a pure function of a spec and two names keep its last results. All callers share a result, so nobody may change it."""
+    """Make a pure function of a spec and two names keep its last results. All callers share a result and must not change it."""
 
     @lru_cache(maxsize=MOST)
     def kept(asked: _Asked, deployment: str, job: str) -> Found:

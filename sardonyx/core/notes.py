@@ -23,6 +23,7 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
     slot: int
 
 
+@ready_for_threads
 class EpochNote(msgspec.Struct, frozen=True):
     """``/epoch``: the number of the leadership, and whose it is. ``token`` tells two attempts of one process apart."""
 
@@ -31,6 +32,7 @@ class EpochNote(msgspec.Struct, frozen=True):
     token: str
 
 
+@ready_for_threads
 class CandidateNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/election/<token>-<seq>``: a coordinator, and what it can read."""
 
@@ -77,6 +79,7 @@ class ServiceAway(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds since 1970, by the clock of the peer's machine."""
 
 
+@ready_for_threads
 class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/pulse/<peer>``, written by the peer itself: where it runs, and what it is."""
 
@@ -104,6 +107,7 @@ class PulseNote(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
 
 
+@ready_for_threads
 class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """``/peer-state/<peer>``: what the peer is to be, and the number of the event that decided so."""
 
@@ -117,6 +121,7 @@ class PeerNote(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whether others work on the task already. It may soon be complete, so the peer takes its time to accept it."""
 
 
+@ready_for_threads
 class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/job/<job>/status``."""
 
@@ -162,6 +167,7 @@ class JobNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it runs and gets no peers now, because those that there are have been promised to other jobs."""
 
 
+@ready_for_threads
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/job/<job>/task/<task>``."""
 
@@ -180,12 +186,10 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
     could read the positions in time."""
 
 
+@ready_for_threads
 class LinksNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/job/<job>/links``: the facts of each link, by link name."""
 
     links: dict[str, LinkFacts]
     topics: dict[str, str] = {}
     """The ids of the users' topics that the job reads, where Kafka tells them: a topic of another id is another one."""
-
-
-ready_for_threads(EpochNote, CandidateNote, PulseNote, PeerNote, JobNote, TaskNote, LinksNote)

@@ -36,6 +36,7 @@ class Partition(NamedTuple):
     number: int
 
 
+@ready_for_threads
 class _Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_in: int = msgspec.field(name="in", default=0)
     rows_out: int = msgspec.field(name="out", default=0)
@@ -336,6 +337,3 @@ def total(positions: Iterable[Position | None]) -> Counts:
         if position is not None:
             result = add(result, position.counts)
     return result
-
-
-ready_for_threads(_Metadata)

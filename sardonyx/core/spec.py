@@ -165,6 +165,7 @@ class CycleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """How often a row, and what is made of it, may go over a feedback edge; None: any number of times."""
 
 
+@ready_for_threads
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A whole job. ``workflow`` holds the edges (from, to) between the names in ``catalog``."""
 
@@ -305,6 +306,3 @@ def decode_spec(data: bytes) -> JobSpec:
 def is_custom(connector: str | None) -> bool:
     """Whether a connector is the user's own class, named as ``module:Class``."""
     return connector is not None and ":" in connector
-
-
-ready_for_threads(JobSpec)

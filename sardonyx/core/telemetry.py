@@ -29,6 +29,7 @@ def topic_of(deployment: str) -> str:
     return f"{deployment}.telemetry"
 
 
+@ready_for_threads
 class BatchTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One batch of a task, as the peer that worked on it tells."""
 
@@ -67,6 +68,3 @@ def read(value: bytes | None) -> BatchTold | None:
     except msgspec.DecodeError:
         return None
     return told if told.version <= VERSION else None
-
-
-ready_for_threads(BatchTold)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 
-def ready_for_threads(*types: Any) -> None:
-    """Have msgspec work out types while their module is loaded, which one thread does.
 
-    Otherwise it does so when a type is read for the first time, without a lock. If two threads do that at the same moment, the
-    second one takes what is half done, and the process dies of SIGSEGV (seen with msgspec 0.22). So a module whose types are read
-    calls this at its end; ``tests/core/test_wire_types.py`` holds that.
+def ready_for_threads(kind: type[T]) -> type[T]:
+    """Decorate a class that is given to ``msgspec.json.decode``, so that msgspec works it out while its module is loaded.
+
+    Otherwise msgspec does so when the class is read for the first time, without a lock. If two threads do that at the same
+    moment, the second one takes what is half done, and the process dies of SIGSEGV (seen with msgspec 0.22). One thread loads a
+    module. ``tests/core/test_wire_types.py`` holds that no class is left out.
 
     Args:
-        types: as they are given to ``msgspec.json.decode``. Those of their fields are worked out with them.
+        kind: the class. The classes of its fields are worked out with it, so they stand above it in their module.
     """
-    for each in types:
-        msgspec.json.Decoder(each)
+    msgspec.json.Decoder(kind)
+    return kind
 
 
 __all__ = ["ready_for_threads"]

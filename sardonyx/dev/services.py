@@ -25,7 +25,7 @@ from sardonyx.dev.broker import KafkaBroker
 from sardonyx.dev.secured import Login, OwnUser, Secured
 from sardonyx.dev.servers import Server, ZooKeeperServer, new_cluster_id, start_together, stop_together
 from sardonyx.runtime.child_process import revived
-from sardonyx.runtime.java import find_java
+from sardonyx.runtime.java import Java, find_java
 from sardonyx.runtime.temp_dirs import locked, temp_dir
 
 TEMP_PREFIX = "sardonyx-embedded-"
@@ -144,23 +144,15 @@ def starting_services(
             ``SX-EMBEDDED-SLOW``, ``SX-EMBEDDED-DATA``.
     """
     java = find_java()
-    if progress is None:
-        with kafka_jars.shown_progress() as shown:
-            jars = kafka_jars.ensure_kafka(java, shown)
-    else:
-        jars = kafka_jars.ensure_kafka(java, progress)
-    numbers = range(1, servers + 1) if servers > 1 else (0,)
+    jars = _jars(java, progress)
     with _data_directory(data_dir) as folder, contextlib.ExitStack() as stack:
         _check_size(folder, servers)
         log.info("embedded_services_starting", data_dir=str(folder), kept=data_dir is not None)
-        cluster_id = new_cluster_id()
         own = OwnUser.of(folder) if private else None
         login: Login | None = secured or own
+        numbers = range(1, servers + 1) if servers > 1 else (0,)
         zookeepers = [ZooKeeperServer(java, folder, number, login) for number in numbers]
-        brokers = [
-            KafkaBroker(java, folder, jars, cluster_id, [addresses[place] for addresses in advertised], number, login)
-            for place, number in enumerate(numbers)
-        ]
+        brokers = _brokers(java, folder, jars, numbers, advertised, login)
         every: list[Server] = [*zookeepers, *brokers]
         for server in every:
             server.members = [other for other in every if other.kind == server.kind]
@@ -228,6 +220,28 @@ def _when_ready(
 
 embedded_services = _when_ready(starting_services)
 """ZooKeeper and Kafka for as long as the block runs, which begins when both answer. Takes what :func:`starting_services` does."""
+
+
+def _jars(java: Java, progress: kafka_jars.Progress | None) -> Path:
+    if progress is not None:
+        return kafka_jars.ensure_kafka(java, progress)
+    with kafka_jars.shown_progress() as shown:
+        return kafka_jars.ensure_kafka(java, shown)
+
+
+def _brokers(
+    java: Java,
+    folder: Path,
+    jars: Path,
+    numbers: Sequence[int],
+    advertised: Sequence[Sequence[str]],
+    login: Login | None,
+) -> list[KafkaBroker]:
+    cluster_id = new_cluster_id()
+    return [
+        KafkaBroker(java, folder, jars, cluster_id, [addresses[place] for addresses in advertised], number, login)
+        for place, number in enumerate(numbers)
+    ]
 
 
 def _stop(servers: Sequence[Server], pool: ThreadPoolExecutor, *, in_order: bool) -> None:

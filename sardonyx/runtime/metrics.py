@@ -69,6 +69,7 @@ class Metric(msgspec.Struct, frozen=True):
     """Upper bounds of a histogram's buckets."""
 
 
+@ready_for_threads
 class Snapshot(msgspec.Struct, frozen=True):
     """All metrics of a process, at one moment."""
 
@@ -297,6 +298,3 @@ def _write(path: Path, registry: Registry) -> None:
         new.replace(path)
     except OSError as error:  # a full disk must not end the daemon
         log.warning("metrics_not_written", path=str(path), error=str(error))
-
-
-ready_for_threads(Snapshot)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 
+@ready_for_threads
 class _Batch(msgspec.Struct):
     rules: int = 0
 
@@ -32,7 +33,5 @@ def rules_in_force(zk: ZooKeeperSession) -> int:
     found = latest_batch(zk)
     return 0 if found is None else msgspec.json.decode(found[1], type=_Batch).rules
 
-
-ready_for_threads(_Batch)
 
 __all__ = ["latest_batch", "rules_in_force"]

@@ -90,7 +90,7 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         ["topics-creating since 2: its topics are being created, or looked up in Kafka"],
     ),
     (
-        "nobody has ever lived",
+        "no peer has ever lived",
         ["3 s pass", COPY, "1 s pass", MADE],
         ["no-live-peers since 3 needed 1 free 0: there is no virtual peer at all; is a peer daemon running?"],
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CLIENTS = {"AdminClient", "Consumer", "Producer"}
 QUIET = {"queues/topics.py"}
-"""Where a client is told to log nothing (``log_level``)."""
+"""A client may log nothing, if its user says so (``log_level``)."""
 
 
 def test_every_client_of_kafka_has_a_logger() -> None:

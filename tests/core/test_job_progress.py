@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 from queues import block
 from queues.dead_letters import Letter, Origin
 from queues.messages import FRONT_HEADER
-from queues.origins import written
 from sardonyx import (
     Count,
     Job,
@@ -30,63 +29,22 @@ from sardonyx import (
     tumbling,
 )
 from sardonyx.cli.progress_commands import lines_of, place_of, table_of, way_of
-from sardonyx.client.progress import JobProgress, look_of, progress_of
+from sardonyx.client.progress import look_of, progress_of
 from sardonyx.client.record_trace import RecordTrace, trace_of, with_letters, with_way
 from sardonyx.client.record_windows import windows_in
 from sardonyx.core.errors import Failure, SardonyxError
-from sardonyx.core.events import Counts
+from sardonyx.core.events import Counts, LinkFacts
 from sardonyx.core.front_text import LONGEST_FRONT
 from sardonyx.core.fronts import Held
-from sardonyx.core.graph import Link, graph_of
+from sardonyx.core.graph import graph_of
 from sardonyx.core.link_counts import with_told
 from sardonyx.core.notes import TaskNote
 from sardonyx.core.positions import LONGEST, Partition, Position
-from sardonyx.core.progress import Look
-from sardonyx.core.record_way import Seen
 from sardonyx.testing import ClockedRun
+from tests.core.job_progress_runs import DAY, hit, looked, progress, said, traced, traffic, values_in, written_in
 from tests.sizes import histories
 
 Begin = Callable[..., ClockedRun]
-DAY = "2026-11-23T"
-
-
-def traffic(window: Any = None, lineage: bool = True, **options: Any) -> Job:
-    """Hits in windows, and their results."""
-    job = Job("traffic", partitions=2, lineage=lineage)
-    hits = job.input("hits", kafka("hits", schema="user string, at timestamp", start="earliest"), time=event_time("at"))
-    chosen = tumbling("1 min") if window is None else window
-    options = {"aggregate": {"hits": Count()}} | options
-    found = job.window("per-user", chosen, after=hits, group_by="user", **options)
-    job.output("out", kafka("out"), after=found)
-    return job
-
-
-def hit(at: str, user: str = "a") -> dict[str, Any]:
-    return {"user": user, "at": DAY + at}
-
-
-def progress(run: ClockedRun) -> JobProgress:
-    """As a client has it from the groups."""
-    return progress_of("j-1", run._engine.graph, looked(run))
-
-
-def looked(run: ClockedRun) -> Look:
-    engine = run._engine
-    held = {
-        name: {
-            place: task.positions.get(place)
-            for link in task.stage.ingress
-            for place in (Partition(link.topic, number) for number in range(engine.facts[link.name].partitions))
-        }
-        for name, task in engine.tasks.items()
-    }
-    ended = {name: TaskNote("complete", 1, counts=Counts()) for name, task in engine.tasks.items() if task.ended}
-    return look_of(engine.graph, engine.facts, held, held, ended)
-
-
-def said(run: ClockedRun) -> list[tuple[int | None, int | None, int | None, list[str]]]:
-    """Of each source partition: read, everywhere, pending, held by."""
-    return [(each.read, each.everywhere, each.pending, each.held_by) for each in progress(run).sources]
 
 
 def test_rows_are_pending_as_long_as_their_window_is_open(sardonyx_clocked: Begin) -> None:
@@ -248,37 +206,9 @@ def test_a_record_is_followed_from_batch_to_batch(sardonyx_clocked: Begin) -> No
     assert any(line.startswith("per-user: not known: what it gives of it from now on") for line in said)
 
 
-def written_in(run: ClockedRun) -> Callable[..., dict[int, Seen]]:
-    """Reads what tasks have written in a run: all of it."""
-    engine = run._engine
-
-    def read(link: Link, _enough: Any) -> dict[int, Seen]:
-        found = {}
-        for number in range(engine.facts[link.name].partitions):
-            stored = engine.topics.read(Partition(link.topic, number))
-            rows = [each for each in (written(m, listing=link.kind == "parts") for m in stored) if each is not None]
-            found[number] = Seen(rows, 0, 0, to_end=True)
-        return found
-
-    return read
-
-
-def values_in(run: ClockedRun) -> Callable[..., list[bytes]]:
-    """Gives messages of a run."""
-
-    def values(link: Link, places: Mapping[int, Sequence[int]]) -> list[bytes]:
-        return [
-            run._engine.topics.read(Partition(link.topic, number), offset)[0].value() or b""
-            for number, offsets in places.items()
-            for offset in offsets
-        ]
-
-    return values
-
-
 def test_rows_of_several_windows_may_be_in_any_of_them(sardonyx_clocked: Begin) -> None:
     """A batch is not told apart by its rows, but windows that have closed hold none of them. Where a message is not there any
-    more, no window is told.
+    more, it names no window.
     """
     run = sardonyx_clocked(traffic(window=hopping("1 min", every="30 s")))
     run.give("hits", [hit("10:00:10"), hit("10:02:20", "b")])
@@ -301,7 +231,7 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 
 
 def test_rows_that_are_not_combined_are_told_by_their_times() -> None:
-    """The column that the window goes by. Where a row has no time, or a newer release has written it, no window is told."""
+    """The column that the window goes by. Where a row has no time, or a newer release has written it, it names no window."""
     job = traffic(hopping("1 min", every="30 s"), aggregate=None, fn=as_they_are)
     stage = graph_of(job.spec(), "d", "traffic-1").stage("per-user")
     window, (link,) = stage.task.window, stage.ingress
@@ -385,24 +315,13 @@ def test_no_window_that_holds_a_record_is_left_out(
     assert exact or batch_size > 1, "no batch had one row"
 
 
-def traced(run: ClockedRun, offset: int, partition: int = 0, end: int | None = None) -> RecordTrace:
-    """``end``: of the partition; None: it is not to be asked for."""
-
-    def ends(place: Partition) -> int:
-        assert end is not None, "nothing is to be asked for a record that was read"
-        assert place == Partition("hits", partition)
-        return end
-
-    return trace_of("j-1", run._engine.graph, looked(run), ("hits", partition, offset), ends)
-
-
 def test_a_record_that_does_not_exist_is_refused(sardonyx_clocked: Begin) -> None:
     """A partition that the topic does not have, and an offset that no record has yet; the message says what there is. Where a
     broker tells an end before what was read, what was read counts.
     """
     run = sardonyx_clocked(traffic(), topics={"hits": 2})
     run.give("hits", [hit("10:00:10"), hit("10:00:20")])
-    for wrong, said in (
+    for wrong, says in (
         ({"partition": 2, "offset": 0}, "hits has no partition 2: it has 2; they are counted from 0"),
         (
             {"partition": 0, "offset": 2, "end": 2},
@@ -420,7 +339,7 @@ def test_a_record_that_does_not_exist_is_refused(sardonyx_clocked: Begin) -> Non
         with pytest.raises(SardonyxError) as raised:
             traced(run, **wrong)
         assert raised.value.code == "SX-TRACE-RECORD"
-        assert f"{raised.value.message}: {raised.value.cause}" == said
+        assert f"{raised.value.message}: {raised.value.cause}" == says
         assert raised.value.fix
     assert traced(run, 0).tasks[0].state == "through"
     assert traced(run, 2, end=3).tasks[0].state == "unread"
@@ -481,7 +400,7 @@ def test_an_input_that_is_split_counts_its_splits(sardonyx_clocked: Begin) -> No
     graph = graph_of(job.spec(), "d", "gen-1")
     link = graph.stage("rows").ingress[0]
     held = {"rows": {Partition(link.topic, 0): Position(3)}}
-    facts = {each.name: _facts(1) for each in graph.links}
+    facts = {each.name: LinkFacts(1) for each in graph.links}
     (found,) = progress_of("gen-1", graph, look_of(graph, facts, held, held, {})).sources
     assert (found.source, found.unit, found.read, found.everywhere) == ("rows.splits", "splits", 3, 3)
 
@@ -535,12 +454,6 @@ def test_a_source_with_hundreds_of_partitions_has_progress(sardonyx_clocked: Beg
     assert not any(each.pending for each in progress(run).sources)
 
 
-def _facts(partitions: int) -> Any:
-    from sardonyx.core.events import LinkFacts
-
-    return LinkFacts(partitions)
-
-
 def test_a_job_that_does_not_ask_writes_nothing_more(sardonyx_clocked: Begin) -> None:
     """Its positions and statements are what they are without lineage; progress holds what is known without it."""
     run = sardonyx_clocked(traffic(lineage=False))
@@ -557,7 +470,7 @@ def test_a_job_that_does_not_ask_writes_nothing_more(sardonyx_clocked: Begin) ->
 def test_the_offsets_of_a_task_that_ended_come_from_its_note() -> None:
     """The brokers forget positions one day; then the note of the task has them."""
     graph = graph_of(traffic().spec(), "d", "traffic-1")
-    facts = {link.name: _facts(1 if link.kind != "internal" else 2) for link in graph.links}
+    facts = {link.name: LinkFacts(1 if link.kind != "internal" else 2) for link in graph.links}
     between = graph.stage("per-user").ingress[0].topic
     held = {
         "hits": {Partition("hits", 0): None},
@@ -575,7 +488,7 @@ def test_the_offsets_of_a_task_that_ended_come_from_its_note() -> None:
 def test_the_table_names_what_is_held() -> None:
     """A line for each source partition: what is not known is said so, and splits are called splits."""
     graph = graph_of(traffic(lineage=False).spec(), "d", "traffic-1")
-    facts = {link.name: _facts(1 if link.kind != "internal" else 2) for link in graph.links}
+    facts = {link.name: LinkFacts(1 if link.kind != "internal" else 2) for link in graph.links}
     held: dict[str, dict[Partition, Position | None]] = {
         "hits": {Partition("hits", 0): Position(1_200, Counts(8, 8), told=(8,)), Partition("hits", 1): None},
         "per-user": {Partition(graph.stage("per-user").ingress[0].topic, 0): None},

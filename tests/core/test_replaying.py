@@ -23,15 +23,7 @@ from sardonyx.client.replay import Replay, _point_at, _refuse_cut
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import LinkFacts
-from sardonyx.core.going_back import (
-    adopted_by,
-    adopting,
-    begin_of,
-    begins_after,
-    begins_at,
-    points_of,
-    state_topics,
-)
+from sardonyx.core.going_back import adopted_by, adopting, begin_of, begins_after, begins_at, points_of, state_topics
 from sardonyx.core.graph import graph_of
 from sardonyx.core.positions import next_offsets, of_inputs
 from sardonyx.core.replaying import Offsets, check, check_worked, offsets_read, partial, replay_spec
@@ -41,9 +33,9 @@ from sardonyx.core.timing import WindowSpec
 from sardonyx.job.validate_times import problems_of_times
 from sardonyx.testing.clocked import ClockedRun
 from tests import sizes
-from tests.core.test_going_back import GRACE, MINUTE, PARTITIONS, START, at_of, engine_of, feed, held, job_run, micros
-from tests.core.test_going_back import a_job as windows_of_windows
-from tests.core.test_going_back import rows_of as rows_of_windows
+from tests.core.going_back_jobs import GRACE, MINUTE, PARTITIONS, START, at_of, engine_of, feed, held, job_run, micros
+from tests.core.going_back_jobs import a_job as windows_of_windows
+from tests.core.going_back_jobs import rows_of as rows_of_windows
 
 BEGIN = micros(START)
 COUNTS = (("hits", "hits"), ("slow", "rows"))

@@ -53,7 +53,7 @@ from sardonyx.state.resharding import share_of
 from sardonyx.state.signature import signature_of
 from sardonyx.state.windows import WindowShard, entry_schema
 from sardonyx.testing.clocked import ClockedRun
-from tests.core.test_going_back import job_run, results, resumed
+from tests.core.going_back_jobs import job_run, results, resumed
 from tests.sizes import histories
 
 START = datetime(2026, 11, 26, 10, tzinfo=UTC)

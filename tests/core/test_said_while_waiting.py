@@ -58,7 +58,7 @@ class Deployment(Played):
 
 
 def test_a_job_says_that_a_task_pauses_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk fails no job, however long it lasts; who waits for the job is told of it. The log is not read at each look."""
+    """A full disk fails no job, however long it lasts; what waits for it says so. The log is not read at each look."""
     deployment = Deployment(monkeypatch)
     handle = deployment.handle
     view = handle.status(live=False)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from coordinator.loop import side_effects
 from coordinator.loop.leader_metrics import SIDE_EFFECTS
-from coordinator.loop.side_effects import LinksWorker, Rewired, Since
+from coordinator.loop.side_effects import LinksWork, LinksWorker, Rewired, Since
 from sardonyx.core.effects import ChangeLinks, CreateLinks, DeleteLinks, DropLinks
 from sardonyx.core.errors import TRACEBACK_KEPT, InputError, SetupError
 from sardonyx.core.events import Counts, LastCommits, LinkFacts, LinksCreated, LinksDeleted, LinksDropped, LinksFailed
@@ -85,9 +85,9 @@ def start() -> Iterator[Start]:
 def test_effects_end_as_events(start: Start) -> None:
     """Made and removed links come back with what was found."""
     worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, {"t": {"orders": [7, None]}})]))
-    worker.submit(1, CreateLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS)
-    worker.submit(2, DeleteLinks("j1"), SPEC)
+    worker.submit(LinksWork(2, DeleteLinks("j1"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksDeleted(
         job="j1", counts={"t": Counts(3, 2)}, positions={"t": {"orders": [7, None]}}
     )
@@ -105,16 +105,16 @@ def test_effects_of_a_change_end_as_events(start: Start) -> None:
             delete=[OSError("away")] * 12 + [None],
         )
     )
-    worker.submit(1, ChangeLinks("j1"), SPEC, rewired)
+    worker.submit(LinksWork(1, ChangeLinks("j1"), SPEC, rewired))
     created = LinksCreated(job="j1", links=FACTS, revision=2, since={"t": {"orders": [7, None]}})
     assert done.get(timeout=PATIENCE) == created
-    worker.submit(2, ChangeLinks("j1"), SPEC, rewired)
+    worker.submit(LinksWork(2, ChangeLinks("j1"), SPEC, rewired))
     assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS, revision=2)
-    worker.submit(3, ChangeLinks("j1"), SPEC, rewired)
+    worker.submit(LinksWork(3, ChangeLinks("j1"), SPEC, rewired))
     event = done.get(timeout=PATIENCE)
     assert isinstance(event, LinksFailed)
     assert (event.error.code, event.revision) == ("SX-X", 2)
-    worker.submit(4, DropLinks("j1"), SPEC, rewired)
+    worker.submit(LinksWork(4, DropLinks("j1"), SPEC, rewired))
     assert done.get(timeout=PATIENCE) == LinksDropped(job="j1", revision=2)
 
 
@@ -122,7 +122,7 @@ def test_an_answer_of_ours_fails_the_job_at_once(start: Start) -> None:
     """A missing topic is not a passing failure: the job fails with job and code, after one attempt."""
     script = Script(create=[InputError("SX-KAFKA-TOPIC-MISSING", "no topic", where={"topic": "t"})])
     worker, done = start(script)
-    worker.submit(1, CreateLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
     event = done.get(timeout=PATIENCE)
     assert isinstance(event, LinksFailed)
     assert (event.error.code, event.error.where) == ("SX-KAFKA-TOPIC-MISSING", {"topic": "t", "job": "j1"})
@@ -133,11 +133,11 @@ def test_trouble_while_making_links_is_tried_again_a_few_times(start: Start) -> 
     """A failure that is not an answer is tried again. If it stays, the job fails with the traceback, cut to fit the log."""
     before = attempts()
     worker, done = start(Script(create=[OSError("away"), OSError("away"), FACTS]))
-    worker.submit(1, CreateLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksCreated(job="j1", links=FACTS)
     script = Script(create=[OSError("x" * 100_000)])
     worker, done = start(script)
-    worker.submit(1, CreateLinks("j2"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j2"), SPEC))
     event = done.get(timeout=PATIENCE)
     assert event.error.code == "SX-UNEXPECTED"
     assert len(event.error.traceback) <= TRACEBACK_KEPT
@@ -186,7 +186,7 @@ def test_a_job_whose_topics_the_coordinator_may_not_make_fails_within_ten_second
     )
     worker = LinksWorker(script, done.put, runtime=clock)
     with capture_logs() as logged:
-        worker.submit(1, CreateLinks("j1"), SPEC)
+        worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
         event = done.get(timeout=PATIENCE)
         worker.close()
     assert isinstance(event, LinksFailed)
@@ -201,7 +201,7 @@ def test_a_job_whose_topics_the_coordinator_may_not_make_fails_within_ten_second
 def test_removing_links_is_never_given_up(start: Start) -> None:
     """Whatever it raises, however often, it is tried again until it is done."""
     worker, done = start(Script(delete=[SetupError("SX-KAFKA-REFUSED", "no")] * 12 + [OSError("away"), LastCommits()]))
-    worker.submit(1, DeleteLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, DeleteLinks("j1"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksDeleted(job="j1")
 
 
@@ -223,10 +223,10 @@ def test_a_jobs_effects_keep_their_order_and_jobs_do_not_wait_for_each_other(sta
     script = Links()
     worker, done = start(script)
     for n in range(3 * side_effects.THREADS):
-        worker.submit(n, DeleteLinks(f"stuck{n}"), SPEC)
-    worker.submit(20, CreateLinks("slow"), SPEC)
-    worker.submit(21, DeleteLinks("slow"), SPEC)
-    worker.submit(22, CreateLinks("quick"), SPEC)
+        worker.submit(LinksWork(n, DeleteLinks(f"stuck{n}"), SPEC))
+    worker.submit(LinksWork(20, CreateLinks("slow"), SPEC))
+    worker.submit(LinksWork(21, DeleteLinks("slow"), SPEC))
+    worker.submit(LinksWork(22, CreateLinks("quick"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksCreated(job="quick", links=FACTS)
     assert script.calls == ["create quick"]
     release.set()
@@ -238,7 +238,7 @@ def test_more_facts_than_the_log_takes_fail_the_job(start: Start) -> None:
     """A job with far too many partitions fails with a clear error; it does not end the leadership."""
     wide = {f"a.{n}": LinkFacts(1000, [10**9] * 1000, [10**9] * 1000) for n in range(20)}
     worker, done = start(Script(create=[wide]))
-    worker.submit(1, CreateLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
     event = done.get(timeout=PATIENCE)
     assert event.error.code == "SX-JOB-TOO-MANY-PARTITIONS"
     assert "20,000 partitions" in event.error.message
@@ -248,7 +248,7 @@ def test_more_positions_than_the_log_takes_are_left_out(start: Start) -> None:
     """The job's end is not held up by positions that no entry of the log can hold; the counts are kept."""
     wide = {"t": {"orders": [10**12] * 10_000}}
     worker, done = start(Script(delete=[LastCommits({"t": Counts(3, 2)}, wide)]))
-    worker.submit(1, DeleteLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, DeleteLinks("j1"), SPEC))
     assert done.get(timeout=PATIENCE) == LinksDeleted(job="j1", counts={"t": Counts(3, 2)})
 
 
@@ -262,7 +262,7 @@ def test_what_ends_after_the_leadership_is_dropped(start: Start) -> None:
         return FACTS
 
     worker, done = start(Script(create=[answer]))
-    worker.submit(1, CreateLinks("j1"), SPEC)
+    worker.submit(LinksWork(1, CreateLinks("j1"), SPEC))
     assert running.wait(PATIENCE)
     worker.close()
     release.set()

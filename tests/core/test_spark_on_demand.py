@@ -58,7 +58,7 @@ def test_nothing_starts_until_it_is_asked_for_and_all_have_the_same() -> None:
 
 
 def test_a_start_that_fails_is_told_to_all_who_wait_and_tried_again() -> None:
-    """What was missing may have come. Nobody gets the error of a start before."""
+    """What was missing may have come. No call gets the error of a start before."""
     start, up = Starts(), list[Any]()
     spark = SparkOnDemand(start, up.append)
     start.error = SetupError("SX-SPARK-START", "Spark did not start")

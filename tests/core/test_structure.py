@@ -43,7 +43,7 @@ def test_each_rule_names_what_breaks_it():
 
 
 def test_the_client_names_the_shortest_cycle():
-    """Of a longer cycle and a shorter one beside it, users are told of the shorter one; any cycle will do for the coordinator."""
+    """Of a longer cycle and a shorter one beside it, users see the shorter one; any cycle will do for the coordinator."""
     chain = [("in", "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", "out")]
     tasks = ["in", "a", "b", "c", "d", "out"]
     spec = a_spec([*chain, ("d", "a"), ("c", "b")], tasks)

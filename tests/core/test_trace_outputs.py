@@ -1,4 +1,4 @@
-"""Where a record went in a topic of the user's: its records say from which offsets they were made, if their output is told to."""
+"""Where a record went in a topic of the user's: with ``lineage=True``, records say from which offsets they were made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.core.positions import Partition
 from sardonyx.core.record_way import Seen
 from sardonyx.job.validate import validate
 from sardonyx.testing import ClockedRun
-from tests.core.test_job_progress import looked
+from tests.core.job_progress_runs import looked
 
 Begin = Callable[..., ClockedRun]
 

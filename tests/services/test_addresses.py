@@ -98,7 +98,7 @@ def test_a_setting_that_librdkafka_does_not_take_is_named(
 
 
 def test_dev_says_at_once_that_it_starts_no_services(addresses: dict[str, str]) -> None:
-    """Whoever has forgotten that addresses are set sees which, and where they stand, before anything else."""
+    """A user who has forgotten that addresses are set sees which, and where they stand, before anything else."""
     settings = settings_of(addresses["refused"])
     said = CliRunner().invoke(app, ["dev"], env=settings.environment())
     assert said.exit_code == 1

@@ -189,7 +189,7 @@ def test_ctrl_c_while_services_start_ends_them_and_leaves_nothing(tmp_path: Path
 
 
 def test_dev_serves_pages_to_who_has_their_token(settings: Settings, tmp_path: Path) -> None:
-    """`web` in its line of JSON is their address, with a token: who sends that gets answers, and nobody else does. Only its owner
+    """`web` in its line of JSON is their address, with a token: only a request that brings it gets answers. Only its owner
     can read the file of the token, which is gone in the end, as the pages are.
     """
     with subprocess.Popen(

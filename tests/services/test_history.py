@@ -24,7 +24,7 @@ from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import JobSubmitted, PeerBorn
 from sardonyx.core.secrets import MASK
 from sardonyx.core.spec import JobSpec, TaskSpec
-from sardonyx.runtime.settings import Settings, load_settings
+from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.session import ZooKeeperSession
 from tests.services.conftest import Sardonyx
 from tests.services.coordination import (
@@ -34,6 +34,7 @@ from tests.services.coordination import (
     peers,
     status,
     submit,
+    with_timers,
 )
 from tests.waiting import until
 
@@ -68,15 +69,6 @@ def lived(settings: Settings, zk: ZooKeeperSession) -> Iterator[None]:
             submit(zk, job)
             completed(zk, job)
         yield
-
-
-def with_settings(settings: Settings, **changes: object) -> Settings:
-    return load_settings(
-        deployment=settings.deployment,
-        zookeeper={"hosts": settings.zookeeper.hosts, "session_timeout": 2},
-        kafka={"bootstrap_servers": settings.kafka.bootstrap_servers},
-        coordinator=changes,
-    )
 
 
 @pytest.mark.usefixtures("lived")
@@ -154,7 +146,7 @@ def test_a_node_that_was_edited_is_found(sardonyx: Sardonyx, zk: ZooKeeperSessio
 
 def test_a_busy_deployment_raises_no_false_alarm(settings: Settings, zk: ZooKeeperSession) -> None:
     """While jobs come and go, snapshots are taken and the log is cut off, every verification finds it sound."""
-    busy = with_settings(settings, snapshot_every=25, keep_log=0)
+    busy = with_timers(settings, snapshot_every=25, keep_log=0)
     stop = threading.Event()
     done: list[str] = []
 

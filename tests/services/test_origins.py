@@ -62,7 +62,7 @@ def test_each_result_tells_its_record(names: list[str], on_error: OnError, monke
 
 
 def test_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions of tables cannot, and nobody pays for what was not asked."""
+    """Functions of tables cannot, and a job that does not ask for them does not pay for them."""
     table = pa.table({"n": range(6)})
     assert function(["whole"], monkeypatch, OnError()).apply(table, traced=True).origins is None
     assert function(["some"], monkeypatch, OnError()).apply(table).origins is None

@@ -109,7 +109,7 @@ def test_records_that_fail_are_the_same_ones(
     made, again = function(spark, code, *fns, on_error=on_error, cores=3), list[int]()
     made._retried = lambda: again.append(1)
     read = together(made, connector, splits)
-    assert len(again) == retries, "each further attempt is told"
+    assert len(again) == retries, "each further attempt counts"
     assert read.applied.bad
     assert read.applied.bad_rows is not None
     assert read.applied.bad_rows["id"].to_pylist() == [bad.index for bad in read.applied.bad]

@@ -129,7 +129,7 @@ class GoingBackWorld(TimedWorld):
         return self.latest()
 
     def _going_on(self, fault: Fault | None = None) -> Job | None:
-        """The latest job, if it runs and nobody has asked for another one. Otherwise the user tries again in a moment."""
+        """The latest job, if it runs and no user has asked for another one. Otherwise the user tries again in a moment."""
         job = self.oracle.state.jobs.get(self.latest())
         if job is not None and job.status == "running" and not job.stopping:
             return job

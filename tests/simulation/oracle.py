@@ -140,7 +140,7 @@ class Oracle:
                 self._note_complete()
 
     def _set_aside(self, first: int, data: bytes) -> None:
-        """One entry of the log is another one now: the first that nobody can decide, and nothing has followed from it."""
+        """One entry of the log is another one now: the first that no coordinator can decide, and nothing has followed from it."""
         entries = enumerate(event_log.decode_batch(first, data), first)
         changed = [(n, entry.event) for n, entry in entries if entry.event != self.events[n - 1]]
         assert [n for n, _ in changed] == [self.undecided], f"entries {changed} are other ones"

@@ -283,7 +283,7 @@ class Loop:
         self._fail(fatal=True, error=error.to_failure())
 
     def _end_partition(self, where: tuple[str, int], times: int, partition: Partition) -> None:
-        """The job stops: the partition ends where it is committed, for whoever gets it later, too."""
+        """The job stops: the partition ends where it is committed, also for the peer that gets it later."""
         self._wait_until_usable()
         self._transaction({where: times})
         partition.ended = True

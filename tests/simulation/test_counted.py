@@ -32,7 +32,7 @@ def values(name: str) -> Counter[str]:
 
 
 def test_requests_that_are_not_decided_are_counted_by_reason() -> None:
-    """One that nobody can read, and one that came before. A request that is decided is neither."""
+    """One that no coordinator can read, and one that came before. A request that is decided is neither."""
     before = values("coordinator_requests_refused_total")
     intake, leave = Intake(Mock(), wake=Mock()), encode_event(Left(peer="p"))
     found = {"/inbox/left-1": leave, "/inbox/left-2": leave, "/inbox/left-3": b"nonsense"}

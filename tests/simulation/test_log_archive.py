@@ -101,7 +101,7 @@ def test_what_is_removed_was_written(seed: int, tmp_path: Path, monkeypatch: pyt
 
 
 def test_commands_read_what_is_no_longer_in_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number and by time, one entry or many; a gap in the archive is told as what the log does not hold."""
+    """By number and by time, one entry or many; a gap in the archive is an error like an entry that the log does not hold."""
     events: list[AnyEvent] = [PeerBorn(at=1000.0 + n, peer=f"p{n}", host="h", pid=n, daemon="d") for n in range(1, 31)]
     entries = list(enumerate(events, 1))
     for first, last in ((1, 8), (9, 12), (17, 20)):  # 13 to 16 are missing

@@ -43,6 +43,7 @@ _CODECS = {
 _log = structlog.get_logger()
 
 
+@ready_for_threads
 class Success(msgspec.Struct, frozen=True):
     """The content of ``_SUCCESS``: which job completed the folder."""
 
@@ -337,6 +338,3 @@ def _entry(data: bytes) -> Entry:
 
 def _digest(columns: list[str]) -> str:
     return hashlib.blake2b("\0".join(columns).encode(), digest_size=8).hexdigest()
-
-
-ready_for_threads(Success)

@@ -57,6 +57,7 @@ class Roll(NamedTuple):
         return cls(size, seconds)
 
 
+@ready_for_threads
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One staged file, as the transaction carries it. It takes about 150 bytes."""
 
@@ -74,6 +75,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int = FORMAT
 
 
+@ready_for_threads
 class Rolled(msgspec.Struct, frozen=True, omit_defaults=True):
     """Chunks that are merged: the oldest ones in the listing, up to ``last``."""
 
@@ -181,6 +183,3 @@ def _names(entry: Entry | Rolled) -> Iterator[str]:
         yield from (entry.staged, entry.final)
     elif entry.file:
         yield entry.file
-
-
-ready_for_threads(Entry, Rolled)
