@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Container, Iterator
+from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
 
@@ -39,13 +40,13 @@ def check_places(spec: JobSpec, *, leave: Container[str] = ()) -> None:
 def _input(task: TaskSpec) -> Iterator[SardonyxError]:
     """The errors that a peer would raise when it plans the job, from the same code; a missing file with the nearest name."""
     from sardonyx.connectors.files.byte_ranges import explained
-    from sardonyx.connectors.files.input import FilesInput, matching
+    from sardonyx.connectors.files.input import FilesInput
 
     missing = []
     try:
         for path in paths_of(task.options):
             with explained(path):
-                if not Path(path).exists() and not any(matching(path)):
+                if not Path(path).exists() and not _matches(path):
                     missing.append(path)
     except InputError as error:
         yield _in_task(task, error)
@@ -70,6 +71,10 @@ def _in_task(task: TaskSpec, error: InputError | OutputError) -> SardonyxError:
     """The error with the task that has met it."""
     message, where = f"task {task.name!r}: {error.message}", {"task": task.name, **error.where}
     return type(error)(error.code, message, cause=error.cause, fix=error.fix, where=where)
+
+
+def _matches(path: str) -> list[str]:
+    return glob(path, recursive=True) if has_magic(path) else []  # noqa: PTH207 - the pattern is absolute
 
 
 def _output(task: TaskSpec) -> Iterator[SardonyxError]:

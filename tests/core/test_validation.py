@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from typing import Any
 
 import msgspec
@@ -348,18 +346,6 @@ def test_missing_input_says_what_is_there(tmp_path):
     assert "did you mean 'flights.csv'" in caught.value.cause
     check_places(on_disk(files(tmp_path / "*.csv", format="csv")))
     check_places(on_disk(files(tmp_path, format="csv")))
-
-
-def test_a_folder_of_a_pattern_that_cannot_be_listed_is_not_called_missing(tmp_path, monkeypatch):
-    """A client that may not list it says so. Whether a file is there it cannot know."""
-
-    def scandir(folder):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(JobInvalid) as caught:
-        check_places(on_disk(files(tmp_path / "*.csv", format="csv")))
-    assert caught.value.code == "SX-INPUT-UNREADABLE"
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,50 +47,45 @@ def files_of(paths: list[str]) -> list[str]:
     for path in paths:
         with byte_ranges.explained(path):
             is_there = Path(path).exists()
-        matches = [path] if is_there else sorted(matching(path))
-        if not matches:
-            raise byte_ranges.missing(path)
+        if is_there:
+            matches = [path]
+        else:
+            named = Path(path).parts
+            _require_listed(named)
+            matches = [
+                one
+                for one in sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib has no absolute patterns
+                if all(_visible(part) or part in named for part in Path(one).parts)
+            ]
+            if not matches:
+                raise byte_ranges.missing(path)
         for match in matches:
             found.update(dict.fromkeys(_below(match) if Path(match).is_dir() else [match]))
     return list(found)
 
 
-def matching(pattern: str) -> Iterator[str]:
-    """Yield the files and folders that match a glob, in any order. Nothing matches a path without ``*``, ``?`` and ``[``.
+def _require_listed(pattern: Sequence[str]) -> None:
+    """Raise if a folder cannot be listed in which a pattern looks: ``glob`` passes over it without a word.
 
-    It differs from :func:`glob.glob` in three ways. A folder that cannot be listed is an error. A sign matches no name that a
-    folder leaves out. ``**`` goes through a folder once, also if links lead back to it.
-
-    Raises:
-        InputError: ``SX-INPUT-UNREADABLE``.
+    Args:
+        pattern: its parts.
     """
-    if not glob.has_magic(pattern):
-        return
-    head, part = os.path.split(pattern)
-    for folder in matching(head) if glob.has_magic(head) else [head]:
-        with byte_ranges.explained(folder):
-            is_folder = Path(folder).is_dir()
-        if not is_folder:
+    for number, part in enumerate(pattern):
+        if not glob.has_magic(part):
             continue
-        if part == "**":
-            yield from (root for root, _ in _walk(folder.rstrip("/") + "/"))
-        elif glob.has_magic(part):
-            yield from (str(Path(folder, name)) for name in fnmatch.filter(_listed(folder), part))
-        elif os.path.lexists(Path(folder, part)):
-            yield str(Path(folder, part))
-
-
-def _listed(folder: str) -> list[str]:
-    with byte_ranges.explained(folder), os.scandir(folder) as entries:
-        return [entry.name for entry in entries if _visible(entry.name)]
+        for folder in map(Path, glob.glob(str(Path(*pattern[:number])))):  # noqa: PTH207
+            if not folder.is_dir() or not (_visible(folder.name) or folder.name in pattern):
+                continue
+            if part == "**":
+                deque(_below(str(folder)), maxlen=0)
+            else:
+                with byte_ranges.explained(str(folder)), os.scandir(folder):
+                    pass
+        if part == "**":  # all below was looked at
+            return
 
 
 def _below(folder: str) -> Iterator[str]:
-    return (str(Path(root, name)) for root, names in _walk(folder) for name in names)
-
-
-def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield a folder and those below it, each with the names of its files, in a fixed order."""
     seen: set[str] = set()
     for root, folders, names in os.walk(folder, onerror=_unlisted, followlinks=True):
         real = os.path.realpath(root)
@@ -99,17 +94,18 @@ def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
             continue
         seen.add(real)
         folders[:] = sorted(filter(_visible, folders))
-        yield root, sorted(filter(_visible, names))
+        yield from (str(Path(root, name)) for name in sorted(filter(_visible, names)))
 
 
 def _unlisted(error: OSError) -> None:
-    with byte_ranges.explained(str(Path(error.filename))):
+    with byte_ranges.explained(str(error.filename)):
         raise error
 
 
 def _visible(name: str) -> bool:
-    # Every file system has a folder lost+found, which only root may list.
-    return not name.startswith(("_", ".")) and name != "lost+found"
+    return (
+        not name.startswith(("_", ".")) and name != "lost+found"
+    )  # which every file system has, and only root may list
 
 
 class FilesInput:
