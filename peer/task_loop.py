@@ -37,6 +37,7 @@ from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped
 from peer.input_split import InputSplitter
+from peer.late_publishing import LatePublisher
 from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
@@ -99,6 +100,7 @@ class TaskLoop:
         self._batch = BatchCommit(self.session)
         self._sealing = Sealing(self.session)
         self._roller = Roller(self.session)
+        self._late_publisher = LatePublisher(self.session)
         self._pressure = BackPressure(work, zk)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.rows_per_batch
@@ -154,8 +156,7 @@ class TaskLoop:
         pause: float | None = None
         failed: tuple[Outcome, str] = ("dropped", "")
         try:
-            self._splitter.split_if_due()
-            self._roller.look()
+            self._before_batches()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
             self._batch.publish_owed()
             pending = self._work.shards.due(reader.incarnations) if self._work.shards is not None else set()
@@ -200,6 +201,12 @@ class TaskLoop:
             self._uncommitted(*failed)
             failpoint("rewind")
             self._drop(pause)
+
+    def _before_batches(self) -> None:
+        """What a peer has to do beside its batches."""
+        self._splitter.split_if_due()
+        self._roller.look()
+        self._late_publisher.look()
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
         """Have a batch also move the positions of partitions that share a shard with its own, or with those in ``pending``."""

@@ -105,6 +105,18 @@ class FilesOutput:
         if not self._overwrite:
             self._publish([_entry(data) for data in entries])
 
+    def publish_left(self, entries: Sequence[bytes]) -> None:
+        """Make those committed files visible that are still staged: their writers may have died before they did so.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-WRITE`` and the like.
+        """
+        if self._overwrite:
+            return
+        with disk.explained(self._staging):
+            staged = {path.name for path in self._staging.iterdir()} if self._staging.is_dir() else set()
+        self._publish_staged([entry for entry in map(_entry, entries) if entry.staged in staged])
+
     @property
     def unsettled(self) -> bool:
         """Whether files of this task are still staged."""

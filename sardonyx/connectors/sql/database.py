@@ -134,7 +134,8 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
     Raises:
         SetupError: ``SX-DATABASE-UNREACHABLE`` if the database does not answer or the connection was lost; the caller
             must then ask again whether a transaction was committed. ``SX-DATABASE-REFUSED`` if the database cannot do
-            it now, because of a lock, its disk, its limits, or because it is a replica. ``SX-DATABASE-DENIED`` if it does not let the user do it.
+            it now, because of a lock, its disk or its limits, or because it is a replica. ``SX-DATABASE-DENIED`` if it
+            does not let the user do it.
     """
     import sqlalchemy as sa
 
