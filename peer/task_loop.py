@@ -59,6 +59,7 @@ from sardonyx.core.telemetry import Outcome
 from sardonyx.core.text import shorten
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.full_disks import without_room
 from sardonyx.runtime.secret_values import unquoted
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -288,6 +289,7 @@ class TaskLoop:
 
     def _end(self, error: Exception) -> None:
         """The assignment ends with this error. Raises RunnerLost if it is not the task's."""
+        error = without_room(error)
         match self._policy(error, may_restart=False):
             case Reaction.STOP:
                 log.debug("task_stopped", cause=type(error).__name__)

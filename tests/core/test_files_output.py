@@ -206,6 +206,34 @@ def test_a_crash_after_any_step_loses_and_doubles_nothing(tmp_path, monkeypatch,
     assert 8 < crash < 200
 
 
+@pytest.mark.parametrize("suffix", [".anew", "SUCCESS"])
+def test_two_peers_that_seal_at_once_do_not_write_the_same_file(tmp_path, monkeypatch, suffix):
+    """One that was stopped may not have heard that another one seals by now. It dies as it writes what the other one renames."""
+    entries = out(tmp_path).stage(rows(1)) + out(tmp_path).stage(pa.table({"n": [2.5]}))
+    write, rename = disk.write, disk.rename
+
+    def killed(path: Path, data: memoryview | bytes) -> None:
+        if suffix in path.name:
+            path.open("wb").close()
+            raise WorldEnds
+        write(path, data)
+
+    def slow(source: Path, target: Path) -> bool:
+        if suffix in source.name:
+            monkeypatch.setattr(disk, "rename", rename)
+            monkeypatch.setattr(disk, "write", killed)
+            with pytest.raises(WorldEnds):
+                out(tmp_path).seal(entries)
+            monkeypatch.setattr(disk, "write", write)
+        return rename(source, target)
+
+    monkeypatch.setattr(disk, "rename", slow)
+    out(tmp_path).seal(entries)
+    assert numbers(tmp_path) == [1.0, 2.5]
+    assert json.loads((tmp_path / "_SUCCESS").read_bytes())["rows"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_SUCCESS", *visible(tmp_path)]
+
+
 def test_two_outputs_of_a_job_share_a_folder(tmp_path):
     """One that seals leaves what the other has staged."""
     one = out(tmp_path, task="one", mode="append").stage(rows(1))

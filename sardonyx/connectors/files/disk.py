@@ -20,7 +20,7 @@ from typing import IO
 
 from sardonyx.core.errors import OutputError
 
-_AWAY = {
+AWAY = {
     errno.EIO,
     errno.ESTALE,
     errno.ETIMEDOUT,
@@ -40,7 +40,7 @@ _SHARE = "bring the share back, or mount it again; the task pauses and is tried 
 _FIXES = {
     errno.ENOSPC: "free space on that disk; the task pauses and is tried again until there is room",
     errno.EDQUOT: "raise the quota or free space; the task pauses and is tried again until there is room",
-    **dict.fromkeys(_AWAY, _SHARE),
+    **dict.fromkeys(AWAY, _SHARE),
     errno.EACCES: "let the user that runs the peers write there, or name another path",
     errno.EPERM: "let the user that runs the peers write there, or name another path",
     errno.EROFS: "name a path on a file system that can be written to",
@@ -68,7 +68,7 @@ def explained(path: Path) -> Iterator[None]:
 def _code(number: int | None) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "SX-OUTPUT-FULL"
-    return "SX-OUTPUT-AWAY" if number in _AWAY else "SX-OUTPUT-WRITE"
+    return "SX-OUTPUT-AWAY" if number in AWAY else "SX-OUTPUT-WRITE"
 
 
 def make_folder(path: Path) -> None:

@@ -160,9 +160,15 @@ class FilesOutput:
         self._succeed(done)  # 6. the last step
 
     def _succeed(self, done: Success) -> None:
-        new = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
+        name = f".{SUCCESS}-{self._job}-{self._task}-"
+        # A name of its own: another peer that seals, too, may not have heard that the task is not its any more.
+        new = self._folder / f"{name}{uuid.uuid4().hex}"
         disk.write(new, msgspec.json.encode(done))
         disk.rename(new, self._folder / SUCCESS)
+        with disk.explained(self._folder):
+            left = list(self._folder.glob(name + "?" * 32))  # by sealers that were killed here
+        for path in left:
+            disk.remove(path)
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
@@ -276,7 +282,7 @@ class FilesOutput:
             data = one_schema.encode(one_schema.fitted(path, schema), self._codec or "snappy")
             self._check_no_link()
             disk.make_folder(self._staging)
-            new = self._staging / f"{path.name}.anew"
+            new = self._staging / f"{path.name}.{uuid.uuid4().hex}.anew"  # of its own, as in _succeed
             disk.write(new, data)
             disk.rename(new, path)
         if others:
