@@ -27,7 +27,7 @@ from peer.state_keeper import StateTopic
 from peer.store_setup import StoreSetup
 from queues.lost import ReaderLost
 from sardonyx.connectors import registry
-from sardonyx.connectors.base import PositionedOutput, SplitInput
+from sardonyx.connectors.base import Output, PositionedOutput, SplitInput
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.sql.state import StateDatabase
@@ -286,9 +286,15 @@ def _sinks(
         elif isinstance(made, RollingFiles) and parts is not None:
             yield RollingSink(made, parts, _listing(settings, parts))
         else:
-            left = made.publish_left if isinstance(made, FilesOutput) else made.publish
-            topic = "" if parts is None else parts.topic
-            yield ConnectorSink(made, parts, _listing(settings, parts), partial(_known_listing, settings, topic), left)
+            yield _connector_sink(settings, made, parts)
+
+
+def _connector_sink(settings: Settings, made: Output, parts: Link | None) -> ConnectorSink:
+    listed = _listing(settings, parts)
+    known = partial(_known_listing, settings, "" if parts is None else parts.topic)
+    if isinstance(made, FilesOutput):
+        return ConnectorSink(made, parts, listed, known, made.publish_left, made.unstage)
+    return ConnectorSink(made, parts, listed, known, made.publish)
 
 
 def _partitions_of(settings: Settings, topic: str) -> int:

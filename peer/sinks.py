@@ -404,6 +404,7 @@ class ConnectorSink:
         listed: reads the whole committed list.
         known: reads the list from an offset on, and gives the next one. It may miss what was committed a moment ago.
         left: publishes of a list what its writers have not; None: that is left to the seal, or to other means.
+        unstage: removes what was staged and is not committed; None: that is left to the seal.
     """
 
     def __init__(
@@ -413,8 +414,9 @@ class ConnectorSink:
         listed: Callable[[], list[bytes]],
         known: Callable[[int], tuple[list[bytes], int]] = _nothing,
         left: Callable[[Sequence[bytes]], None] | None = None,
+        unstage: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
-        self._known, self._left = known, left
+        self._known, self._left, self._unstage = known, left, unstage
         self._output = output
         self._parts = parts
         self._listed = listed
@@ -441,6 +443,12 @@ class ConnectorSink:
         if self._staged:
             self._output.publish(self._staged)
             self._staged = []
+
+    def refused(self) -> None:
+        """Remove what was staged for a batch: it is known that it is not committed. Else each attempt would leave its files."""
+        staged, self._staged = self._staged, []
+        if staged and self._unstage is not None:
+            self._unstage(staged)
 
     @property
     def publishes_for_others(self) -> bool:

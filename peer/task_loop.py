@@ -35,7 +35,7 @@ import structlog
 from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
-from peer.batch_result import BatchDropped
+from peer.batch_result import BatchDropped, Result
 from peer.input_split import InputSplitter
 from peer.late_publishing import LatePublisher
 from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
@@ -43,12 +43,14 @@ from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
+from peer.sinks import ConnectorSink
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
 from peer.telemetry import tell_uncommitted
 from queues.batch import Batch
 from queues.connectivity import reach_kafka
 from queues.lost import NotLetIn
+from queues.messages import Outgoing, Records
 from queues.transaction_errors import RecordsRefused, TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
@@ -181,8 +183,7 @@ class TaskLoop:
             failpoint("checked")
             result = session.meanwhile(lambda: self._batch.apply(batch))  # 4
             failpoint("applied")
-            self._batch.check(batch)
-            self._batch.commit(batch, *result)  # 5, 6, 7
+            self._commit(batch, *result)
             self._handle.worked, self._handle.away = True, None
         except (TransactionAborted, RecordsRefused, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             if isinstance(reason, RecordsRefused) and not self._work.refused.learn(reason.refusals):
@@ -208,6 +209,17 @@ class TaskLoop:
         self._splitter.split_if_due()
         self._roller.look()
         self._late_publisher.look()
+
+    def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
+        """Steps 5, 6 and 7."""
+        try:
+            self._batch.check(batch)
+            self._batch.commit(batch, result, messages)  # 5, 6, 7
+        except (TransactionAborted, RecordsRefused, BatchDropped):  # nothing was written, for certain
+            for sink in self._work.sinks:
+                if isinstance(sink, ConnectorSink):
+                    sink.refused()
+            raise
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
         """Have a batch also move the positions of partitions that share a shard with its own, or with those in ``pending``."""

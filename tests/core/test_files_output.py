@@ -1,6 +1,7 @@
 """Output files: exactly what was committed, once, whatever ends in the middle of whatever."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -232,6 +233,47 @@ def test_two_peers_that_seal_at_once_do_not_write_the_same_file(tmp_path, monkey
     assert numbers(tmp_path) == [1.0, 2.5]
     assert json.loads((tmp_path / "_SUCCESS").read_bytes())["rows"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_SUCCESS", *visible(tmp_path)]
+
+
+def test_a_peer_that_still_stages_does_not_fail_the_seal(tmp_path, monkeypatch):
+    """It has lost the task, and has not heard of it: what it writes is not committed, and goes when the job has ended."""
+    entries = out(tmp_path).stage(rows(1))
+    staged = tmp_path / "_sardonyx" / "job-1" / "write"
+    rmdir, late = os.rmdir, [1, 2]
+
+    def after_another(path, **given) -> None:
+        if late and Path(str(path)).name == "write":
+            (staged / f"part-{late.pop()}").touch()
+        rmdir(path, **given)
+
+    monkeypatch.setattr(os, "rmdir", after_another)
+    out(tmp_path).seal(entries)
+    assert not staged.exists()
+    late += range(100)
+    entries = out(tmp_path).stage(rows(2))
+    with pytest.raises(OutputError, match="another process still writes"):
+        out(tmp_path).settle(entries)
+    assert out(tmp_path).unsettled
+    late.clear()
+    out(tmp_path).settle(entries)
+    assert not out(tmp_path).unsettled
+    assert numbers(tmp_path) == [1, 2]
+
+
+def test_a_job_that_ends_does_not_fail_one_that_begins(tmp_path, monkeypatch):
+    """Both write into one folder. The first removes what it finds empty, as the second is about to use it."""
+    (tmp_path / "_sardonyx").mkdir()
+    mkdir, ends = os.mkdir, [True]
+
+    def after_the_end(path, mode=0o777, **given) -> None:
+        if ends and Path(str(path)).name == "job-2":
+            ends.pop()
+            (tmp_path / "_sardonyx").rmdir()
+        mkdir(path, mode, **given)
+
+    monkeypatch.setattr(os, "mkdir", after_the_end)
+    out(tmp_path, "job-2").publish(out(tmp_path, "job-2").stage(rows(1)))
+    assert numbers(tmp_path) == [1]
 
 
 def test_two_outputs_of_a_job_share_a_folder(tmp_path):

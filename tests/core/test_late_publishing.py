@@ -16,6 +16,8 @@ from peer.late_publishing import LatePublisher
 from peer.sinks import ConnectorSink
 from queues.messages import Outgoing
 from sardonyx.connectors.files.output import FilesOutput
+from sardonyx.connectors.files.roll import Roll
+from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 
@@ -152,6 +154,26 @@ def test_files_that_are_still_staged_are_put_in_place(tmp_path: Path):
     session.reader.give(FIRST, Position(1), 1)
     LatePublisher(cast("Any", session)).look()
     assert [msgspec.json.decode(path.read_bytes()) for path in tmp_path.glob("part-*")] == [{"n": 2}]
+
+
+@pytest.mark.parametrize("roll", [None, Roll(1000, 60.0)])
+def test_files_of_a_batch_that_is_refused_do_not_stay(tmp_path: Path, roll: Roll | None):
+    """A batch may be tried again and again while brokers are away: the disk must not fill by that."""
+    options = {"path": str(tmp_path), "format": "json"}
+    listed: list[bytes] = []
+    output = FilesOutput(options, "job-1", "out") if roll is None else RollingFiles(options, "job-1", "out", roll)
+    sink = ConnectorSink(output, PARTS, list, unstage=output.unstage)
+    for _ in range(3):
+        committed(sink, listed, 1)
+        sink.refused()
+    staging = tmp_path / "_sardonyx" / "job-1" / "out"
+    assert list(staging.iterdir()) == []
+    committed(sink, listed, 1)
+    sink.committed()
+    sink.refused()  # of another batch, before it has staged anything
+    committed(sink, listed, 2)
+    output.settle(listed[-2:])
+    assert len(list(tmp_path.glob("part-*"))) == 2
 
 
 def test_a_slow_answer_does_not_put_a_peer_out_of_its_group(monkeypatch: pytest.MonkeyPatch):

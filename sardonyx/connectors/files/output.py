@@ -117,6 +117,15 @@ class FilesOutput:
             staged = {path.name for path in self._staging.iterdir()} if self._staging.is_dir() else set()
         self._publish_staged([entry for entry in map(_entry, entries) if entry.staged in staged])
 
+    def unstage(self, entries: Sequence[bytes]) -> None:
+        """Remove staged files of which it is known that they are not committed. What cannot be removed now goes with the seal."""
+        try:
+            for data in entries:
+                if isinstance(entry := decode(data), Entry):
+                    disk.remove(self._staging / entry.staged)
+        except OutputError as error:
+            _log.warning("staged_files_left", path=str(self._staging), code=error.code, error=error.message)
+
     @property
     def unsettled(self) -> bool:
         """Whether files of this task are still staged."""
@@ -129,11 +138,11 @@ class FilesOutput:
         have moved what an interrupted call had put in place. So a file that is not there does not keep back the others.
 
         Raises:
-            OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``; nothing is removed then.
+            OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``.
         """
         if not self._overwrite:
             self._settle([_entry(data) for data in entries])
-        self._remove_staging()
+        self._remove_all_staged()
 
     def seal(self, entries: Sequence[bytes]) -> None:
         """Make the folder the complete result of all entries. The body numbers the steps.
@@ -156,7 +165,7 @@ class FilesOutput:
         if self._overwrite:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
         failpoint("in-seal")
-        self._remove_staging()  # 5. what no commit lists is gone too
+        self._remove_staging()  # 5. what no commit lists is gone too, or goes when the job has ended
         self._succeed(done)  # 6. the last step
 
     def _succeed(self, done: Success) -> None:
@@ -314,12 +323,26 @@ class FilesOutput:
             disk.remove_empty(folder)
         disk.sync(self._folder)
 
-    def _remove_staging(self) -> None:
+    def _remove_staging(self) -> bool:
+        """Remove what is staged. False: a peer that has lost the task, and has not heard of it yet, still writes there."""
         self._check_no_link()
-        disk.remove_tree(self._staging)
+        if not disk.remove_tree(self._staging):
+            _log.warning("staged_files_left", path=str(self._staging), job=self._job, task=self._task)
+            return False
         for folder in (self._staging.parent, self._folder / STAGING):
             if not disk.remove_empty(folder):
                 break
+        return True
+
+    def _remove_all_staged(self) -> None:
+        """The same, for a caller that tries again."""
+        if not self._remove_staging():
+            raise OutputError(
+                "SX-OUTPUT-WRITE",
+                f"{self._staging} cannot be removed: another process still writes or reads there",
+                fix="wait; if it stays, end the process that has files open there",
+                where={"path": self._staging},
+            )
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

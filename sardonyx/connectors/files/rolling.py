@@ -103,7 +103,7 @@ class RollingFiles(FilesOutput):
         if listing.last is not None:
             self.finish(listing.last, listing.merged)
         self._settle(_pending(listing))
-        self._remove_staging()
+        self._remove_all_staged()
 
     def out_of_sight(self, entries: Sequence[bytes]) -> int:
         """How many committed chunks are not published yet, if this machine sees none of them: staged or published."""
