@@ -10,9 +10,11 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 import pytest
+import structlog
 
 from peer import batch_commit
 from peer.late_publishing import LatePublisher
+from peer.positioned_sink import PositionedSink
 from peer.sinks import ConnectorSink
 from queues.messages import Outgoing
 from sardonyx.connectors.files.output import FilesOutput
@@ -200,3 +202,15 @@ def test_a_slow_answer_does_not_put_a_peer_out_of_its_group(monkeypatch: pytest.
     commit._publish()
     assert (begun, ledger.seen) == (["begin", "commit"], [b"1"])
     assert session.beside[-2:] == ["commit", "committed"]
+
+
+def test_a_rollback_that_fails_hides_no_error():
+    """A connector with positions of its own may have lost its connection: that is why the batch is given up."""
+
+    def broken() -> None:
+        raise OSError("the connection is closed")
+
+    sink = PositionedSink(cast("Any", SimpleNamespace(abandon=broken)))
+    with structlog.testing.capture_logs() as said:
+        sink.abandon()
+    assert [line["event"] for line in said] == ["rollback_failed"]

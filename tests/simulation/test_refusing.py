@@ -187,9 +187,7 @@ def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(error: Except
     def commit(*_: Any) -> None:
         raise error
 
-    sink = ConnectorSink(
-        cast("Any", SimpleNamespace(stage=lambda _: [b"a"])), None, list, unstage=lambda entries: taken.extend(entries)
-    )
+    sink = ConnectorSink(cast("Any", SimpleNamespace(stage=lambda _: [b"a"])), None, list, unstage=taken.extend)
     list(sink.messages(pa.table({"n": [1]})))
     loop = object.__new__(TaskLoop)
     loop._work = cast("Any", SimpleNamespace(sinks=[sink]))
