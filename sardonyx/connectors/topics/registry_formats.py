@@ -199,8 +199,8 @@ class _Registered(ABC):
             raise self._unreachable(error) from error
 
     def _asked(self, number: int) -> Any:
-        """The schema, from the registry. One of its servers that has yet to hear of a new schema says that there is none, so it is
-        asked again for a moment. Else ``on_error="skip"`` would leave out records that only came early.
+        """The schema, from the registry. One of its servers that has yet to hear of a new schema says that there is none, so it
+        is asked again for a moment. Else ``on_error="skip"`` would leave out records that only came early.
         """
         while True:
             try:
