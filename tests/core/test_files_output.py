@@ -1,5 +1,6 @@
 """Output files: exactly what was committed, once, whatever ends in the middle of whatever."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -420,6 +421,32 @@ def test_a_full_disk(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("part-*"))
     out(tmp_path).seal(out(tmp_path).stage(rows(1)))
     assert numbers(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("roll", [{}, {"roll": "batch"}, {"roll": "1 min"}])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_share_that_is_away_is_told_by_whatever_meets_it_first(tmp_path, monkeypatch, roll, number):
+    """A task waits for it, and so does the coordinator. Most often that is a look at a file, and not the writing of one."""
+    entries = out(tmp_path, **roll).stage(rows(1))
+    stat = os.stat
+
+    def away(path, *args, **given):
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(number, os.strerror(number), str(path))
+        return stat(path, *args, **given)
+
+    monkeypatch.setattr(os, "stat", away)
+    monkeypatch.setattr(os, "lstat", away)
+    for call in (
+        lambda: out(tmp_path, **roll).stage(rows(1)),
+        lambda: out(tmp_path, **roll).seal(entries),
+        lambda: out(tmp_path, **roll).settle(entries),
+        lambda: out(tmp_path, **roll).publish_left(entries),
+        lambda: out(tmp_path, **roll).unsettled,
+    ):
+        with pytest.raises(OutputError) as caught:
+            call()
+        assert caught.value.code == "SX-OUTPUT-AWAY"
 
 
 def test_links_where_we_work_are_not_followed(tmp_path):

@@ -91,7 +91,8 @@ class FilesOutput:
         json_text.check_names(table.column_names)
         name = f"part-{uuid.uuid4().hex}{self._suffix(self._codec)}"
         data = self._encoded(table)
-        self._check_no_link()
+        with disk.explained(self._folder):
+            self._check_no_link()
         disk.make_folder(self._staging)
         disk.write(self._staging / name, data)
         return [msgspec.json.encode(self._listed(name, table, data))]
@@ -128,8 +129,8 @@ class FilesOutput:
 
     @property
     def unsettled(self) -> bool:
-        """Whether files of this task are still staged."""
-        return self._staging.exists()
+        """Whether files of this task are still staged. Raises OutputError ``SX-OUTPUT-AWAY``, ``SX-OUTPUT-WRITE``."""
+        return disk.exists(self._staging)
 
     def settle(self, entries: Sequence[bytes]) -> None:
         """Put committed files in place and remove all other staged files, once no peer works on the ended job.
@@ -140,9 +141,10 @@ class FilesOutput:
         Raises:
             OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``.
         """
-        if not self._overwrite:
-            self._settle([_entry(data) for data in entries])
-        self._remove_all_staged()
+        with disk.explained(self._folder):
+            if not self._overwrite:
+                self._settle([_entry(data) for data in entries])
+            self._remove_all_staged()
 
     def seal(self, entries: Sequence[bytes]) -> None:
         """Make the folder the complete result of all entries. The body numbers the steps.
@@ -150,7 +152,10 @@ class FilesOutput:
         Raises:
             OutputError: as ``publish``; ``SX-OUTPUT-SCHEMA`` if the files cannot be read as one table.
         """
-        listed = [_entry(data) for data in entries]
+        with disk.explained(self._folder):
+            self._seal([_entry(data) for data in entries])
+
+    def _seal(self, listed: list[Entry]) -> None:
         done = Success(self._job, self._task, len(listed), sum(entry.rows for entry in listed))
         if self._done(done, listed):
             return
@@ -231,7 +236,7 @@ class FilesOutput:
     def _publish(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             target = self._folder / entry.final
-            if not disk.rename(self._staging / entry.staged, target) and not target.exists():
+            if not disk.rename(self._staging / entry.staged, target) and not disk.exists(target):
                 raise self._lost(entry)
             failpoint("in-publish")
         if entries:

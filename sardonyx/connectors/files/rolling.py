@@ -100,10 +100,11 @@ class RollingFiles(FilesOutput):
             OutputError: as :meth:`FilesOutput.settle`.
         """
         listing = Listing(entries)
-        if listing.last is not None:
-            self.finish(listing.last, listing.merged)
-        self._settle(_pending(listing))
-        self._remove_all_staged()
+        with disk.explained(self._folder):
+            if listing.last is not None:
+                self.finish(listing.last, listing.merged)
+            self._settle(_pending(listing))
+            self._remove_all_staged()
 
     def out_of_sight(self, entries: Sequence[bytes]) -> int:
         """How many committed chunks are not published yet, if this machine sees none of them: staged or published."""
@@ -124,13 +125,14 @@ class RollingFiles(FilesOutput):
         files, rows = listing.totals()
         left = _pending(listing)
         done = Success(self._job, self._task, files + len(left), rows + sum(entry.rows for entry in left))
-        if self._done(done, ()):
-            return
-        disk.make_folder(self._folder)
-        self._put_in_place(listing)
-        failpoint("in-seal")
-        self._remove_staging()
-        self._succeed(done)
+        with disk.explained(self._folder):
+            if self._done(done, ()):
+                return
+            disk.make_folder(self._folder)
+            self._put_in_place(listing)
+            failpoint("in-seal")
+            self._remove_staging()
+            self._succeed(done)
 
     def _put_in_place(self, listing: Listing) -> None:
         if listing.last is not None:
@@ -178,7 +180,8 @@ class RollingFiles(FilesOutput):
         if self._format == "csv":
             self._check_columns(staged)
         name = f"part-{uuid.uuid4().hex}{self._suffix(self._compression)}"
-        self._check_no_link()
+        with disk.explained(self._folder):
+            self._check_no_link()
         with disk.writing(self._staging / f"{_MERGED}{name}") as file:
             if self._joins_bytes:
                 self._join(staged, file)
