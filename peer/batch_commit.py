@@ -171,6 +171,10 @@ class BatchCommit:
         # What is slow to answer, such as a database that waits for its replica, must not put this peer out of the group.
         self._session.meanwhile(store.commit)
         failpoint("stored")
+        if not self._session.reader.holds(
+            batch
+        ):  # its next holder, maybe this peer again, writes what the batch owes to Kafka
+            raise BatchDropped("its partitions were given to another peer after its commit")
 
     def _made_from(self, batch: Batch, result: Result, *, held: bool = False) -> Origin:
         """What a batch was made from, of a job that keeps its lineage. ``held``: and of rows that its shards held before."""

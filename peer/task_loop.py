@@ -215,8 +215,9 @@ class TaskLoop:
         try:
             self._batch.check(batch)
             self._batch.commit(batch, result, messages)  # 5, 6, 7
-        except (TransactionAborted, RecordsRefused, BatchDropped):  # nothing was written, for certain
-            for sink in self._work.sinks:
+        except (TransactionAborted, RecordsRefused, BatchDropped):
+            # Nothing was written, for certain; unless a database holds the batch, and owes to Kafka what lists the files.
+            for sink in self._work.sinks if self.session.store is None else ():
                 if isinstance(sink, ConnectorSink):
                     sink.refused()
             raise

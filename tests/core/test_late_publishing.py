@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from peer import batch_commit
+from peer.batch_result import BatchDropped
 from peer.late_publishing import LatePublisher
 from peer.positioned_sink import PositionedSink
 from peer.sinks import ConnectorSink
@@ -39,8 +40,8 @@ class Reader:
     def give(self, partition: Partition, position: Position | None, number: int) -> None:
         self.held[partition], self.incarnations[partition] = position, number
 
-    def made(self, *_: Any) -> None:
-        pass
+    def holds(self, _batch: Any) -> bool:
+        return self.member
 
 
 class Session:
@@ -202,6 +203,9 @@ def test_a_slow_answer_does_not_put_a_peer_out_of_its_group(monkeypatch: pytest.
     commit._publish()
     assert (begun, ledger.seen) == (["begin", "commit"], [b"1"])
     assert session.beside[-2:] == ["commit", "committed"]
+    session.reader.member = False  # it was put out of the group while the database took its time
+    with pytest.raises(BatchDropped):
+        commit._commit_to_store(cast("Any", Store()), cast("Any", SimpleNamespace(started={})), {}, [])
 
 
 def test_a_rollback_that_fails_hides_no_error():

@@ -172,16 +172,22 @@ def test_a_topic_that_cannot_be_written_stops_an_independent_output_alone(indepe
 
 
 @pytest.mark.parametrize(
-    ("error", "removed"),
+    ("error", "store", "removed"),
     [
-        (TransactionAborted(KafkaError(KafkaError._TIMED_OUT), "out"), True),
-        (BatchDropped("its partitions were given to another peer"), True),
-        (ProducerLost("the reply is lost"), False),
-        (AssignmentRevoked("gone"), False),
+        (TransactionAborted(KafkaError(KafkaError._TIMED_OUT), "out"), None, True),
+        (BatchDropped("its partitions were given to another peer"), None, True),
+        (ProducerLost("the reply is lost"), None, False),
+        (AssignmentRevoked("gone"), None, False),
+        (TransactionAborted(KafkaError(KafkaError._TIMED_OUT), "out"), "database", False),
+        (BatchDropped("its partitions were given to another peer"), "database", False),
     ],
 )
-def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(error: Exception, removed: bool) -> None:
-    """A reply that is lost leaves open whether a batch is committed: the files that it lists must stay."""
+def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(
+    error: Exception, store: str | None, removed: bool
+) -> None:
+    """A reply that is lost leaves open whether a batch is committed, and so does a database that has the batch: the files that it
+    lists must stay.
+    """
     taken: list[Any] = []
 
     def commit(*_: Any) -> None:
@@ -190,6 +196,7 @@ def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(error: Except
     sink = ConnectorSink(cast("Any", SimpleNamespace(stage=lambda _: [b"a"])), None, list, unstage=taken.extend)
     list(sink.messages(pa.table({"n": [1]})))
     loop = object.__new__(TaskLoop)
+    loop.session = cast("Any", SimpleNamespace(store=store))
     loop._work = cast("Any", SimpleNamespace(sinks=[sink]))
     loop._batch = cast("Any", SimpleNamespace(check=lambda _: None, commit=commit))
     with pytest.raises(type(error)):
