@@ -183,7 +183,7 @@ class TaskLoop:
             failpoint("checked")
             result = session.meanwhile(lambda: self._batch.apply(batch))  # 4
             failpoint("applied")
-            self._commit(batch, *result)
+            self._commit(batch, *result)  # 5, 6, 7
             self._handle.worked, self._handle.away = True, None
         except (TransactionAborted, RecordsRefused, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             if isinstance(reason, RecordsRefused) and not self._work.refused.learn(reason.refusals):
@@ -214,7 +214,7 @@ class TaskLoop:
         """Steps 5, 6 and 7."""
         try:
             self._batch.check(batch)
-            self._batch.commit(batch, result, messages)  # 5, 6, 7
+            self._batch.commit(batch, result, messages)
         except (TransactionAborted, RecordsRefused, BatchDropped):
             # Nothing was written, for certain; unless a database holds the batch, and owes to Kafka what lists the files.
             for sink in self._work.sinks if self.session.store is None else ():
