@@ -14,7 +14,7 @@ from peer.batch_result import BatchDropped, Result, positions_after
 from peer.made_from import origin_of, saying, worked_by
 from peer.peer_metrics import count_batch, count_restore
 from peer.position_keeper import PositionKeeper
-from peer.sinks import sentinel_message
+from peer.sinks import ConnectorSink, sentinel_message
 from peer.telemetry import tell_committed
 from queues.batch import Batch
 from queues.lost import ReaderLost
@@ -168,14 +168,26 @@ class BatchCommit:
             raise BatchDropped("nothing may be committed at this moment")
         self.check(batch)
         failpoint("store")
-        store.commit()
+        # What is slow to answer, such as a database that waits for its replica, must not put this peer out of the group.
+        self._session.meanwhile(store.commit)
         failpoint("stored")
+        if not self._session.reader.holds(
+            batch
+        ):  # its next holder, maybe this peer again, writes what the batch owes to Kafka
+            raise BatchDropped("its partitions were given to another peer after its commit")
 
     def _made_from(self, batch: Batch, result: Result, *, held: bool = False) -> Origin:
         """What a batch was made from, of a job that keeps its lineage. ``held``: and of rows that its shards held before."""
         work = self._work
         since = result.planned.since if held and result.planned is not None else None
         return origin_of(work.stage, batch, work.facts, result.rows_in, worked_by(work), since)
+
+    def _publish(self) -> None:
+        for sink in self._work.sinks:
+            if isinstance(sink, ConnectorSink):  # a share may hang
+                self._session.meanwhile(sink.committed)
+            else:
+                sink.committed()
 
     def _committed(self, batch: Batch, result: Result) -> None:
         """After the commit: publish, count, and tell the hooks."""
@@ -184,8 +196,7 @@ class BatchCommit:
         if result.rows_in or rows_out:
             self._session.reader.made(batch, rows_out, result.size)
             with self._clock("publish"):
-                for sink in self._work.sinks:
-                    sink.committed()
+                self._publish()
             count_batch(job, task, result, self._clock.seconds, batch.oldest)
 
             def made_from() -> str:

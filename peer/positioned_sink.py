@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import structlog
 
 from peer.outbox import pack, unpack
 from queues.batch import Recovered
@@ -13,6 +14,8 @@ from sardonyx.connectors.base import PositionedOutput
 from sardonyx.core.errors import OutputError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.state.times import NOT_KNOWN, InForce
+
+log = structlog.get_logger()
 
 
 class PositionedSink:
@@ -75,9 +78,14 @@ class PositionedSink:
         self._output.commit()
 
     def abandon(self) -> None:
-        """Roll back the transaction, if one is open."""
+        """Roll back the transaction, if one is open. What the connector raises is no news: its connection may be broken, and why
+        the batch is given up is known already.
+        """
         self._table = pa.table({})
-        self._output.abandon()
+        try:
+            self._output.abandon()
+        except Exception as error:  # noqa: BLE001 (a connector of the user's own may raise anything)
+            log.warning("rollback_failed", error=f"{type(error).__name__}: {error}")
 
     def reach(self) -> None:
         """Return if the connector answers. Raises ``SetupError`` if it does not."""

@@ -27,7 +27,8 @@ from peer.state_keeper import StateTopic
 from peer.store_setup import StoreSetup
 from queues.lost import ReaderLost
 from sardonyx.connectors import registry
-from sardonyx.connectors.base import PositionedOutput, SplitInput
+from sardonyx.connectors.base import Output, PositionedOutput, SplitInput
+from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core import node_paths
@@ -51,7 +52,7 @@ from spark_tasks.applied import Function, NoFunction
 from spark_tasks.code import CodeBundle, free_unused
 
 if TYPE_CHECKING:
-    from queues import confirmed_end, group_clocks, marked_topics, state_topics
+    from queues import confirmed_end, group_clocks, marked_topics, state_topics, topic_log
     from sardonyx.zookeeper.session import ZooKeeperSession
     from spark_tasks import apply, on_demand
     from spark_tasks import graphs as graph_functions
@@ -63,7 +64,7 @@ else:  # as in `peer.prepared_task`
     confirmed_end, group_clocks = map(lazy_module, ("queues.confirmed_end", "queues.group_clocks"))
     marked_topics, state_topics = map(lazy_module, ("queues.marked_topics", "queues.state_topics"))
     apply, keyed_functions = map(lazy_module, ("spark_tasks.apply", "spark_tasks.keyed"))
-    on_demand = lazy_module("spark_tasks.on_demand")
+    on_demand, topic_log = map(lazy_module, ("spark_tasks.on_demand", "queues.topic_log"))
     graph_functions = lazy_module("spark_tasks.graphs")
 
 
@@ -285,7 +286,15 @@ def _sinks(
         elif isinstance(made, RollingFiles) and parts is not None:
             yield RollingSink(made, parts, _listing(settings, parts))
         else:
-            yield ConnectorSink(made, parts, _listing(settings, parts))
+            yield _connector_sink(settings, made, parts)
+
+
+def _connector_sink(settings: Settings, made: Output, parts: Link | None) -> ConnectorSink:
+    listed = _listing(settings, parts)
+    known = partial(_known_listing, settings, "" if parts is None else parts.topic)
+    if isinstance(made, FilesOutput):
+        return ConnectorSink(made, parts, listed, known, made.publish_left, made.unstage)
+    return ConnectorSink(made, parts, listed, known, made.publish)
 
 
 def _partitions_of(settings: Settings, topic: str) -> int:
@@ -300,6 +309,14 @@ def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]
     if parts is None:
         return list
     return lambda: confirmed_end.read_all(settings, parts.topic)
+
+
+def _known_listing(settings: Settings, topic: str, start: int) -> tuple[list[bytes], int]:
+    """What a listing holds from an offset on, and its end. It does not ask for the end as :mod:`queues.confirmed_end` does:
+    several peers ask at the same moment, and would be in each other's way.
+    """
+    end = topic_log.ends(settings, topic)[1]
+    return [message.value() for message in topic_log.read_messages(settings, topic, start, end)], max(start, end)
 
 
 def _must(zk: ZooKeeperSession, path: str) -> bytes:

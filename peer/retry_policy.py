@@ -28,6 +28,8 @@ _BUSY = 20
 
 _PASSING = frozenset(
     {
+        "SX-DISK-FULL",
+        "SX-INPUT-AWAY",
         "SX-OUTPUT-FULL",
         "SX-OUTPUT-AWAY",
         "SX-STATE-FULL",

@@ -115,7 +115,7 @@ class Roller:
     def _take_over(self, files: RollingFiles) -> None:
         """Finish what a predecessor committed, and remove what it did not commit."""
         if self._listing.last is not None:
-            files.finish(self._listing.last, self._listing.merged)
+            files.finish(self._listing.last, self._listing.merged, again=True)
         files.tidy(self._listing)
 
     def _ended(self, reader: Reader) -> bool:

@@ -21,7 +21,7 @@ class RollingSink(ConnectorSink):
     """
 
     def __init__(self, output: RollingFiles, parts: Link, listed: Callable[[], list[bytes]]) -> None:
-        super().__init__(output, parts, listed)
+        super().__init__(output, parts, listed, unstage=output.unstage)
         self.files = output
         self.parts = Partition(parts.topic, 0)
         self._listed = listed

@@ -8,7 +8,7 @@ transaction, and publishes it after the commit.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -388,6 +388,11 @@ class TopicSink:
         pass
 
 
+def _nothing(start: int) -> tuple[list[bytes], int]:
+    """A list that holds nothing."""
+    return [], start
+
+
 class ConnectorSink:
     """Writes to a connector that is not a topic.
 
@@ -397,13 +402,27 @@ class ConnectorSink:
         output: the connector.
         parts: the link that lists what was staged; None if the connector needs no list.
         listed: reads the whole committed list.
+        known: reads the list from an offset on, and gives the next one. It may miss what was committed a moment ago.
+        left: publishes of a list what its writers have not; None: that is left to the seal, or to other means.
+        unstage: removes what was staged and is not committed; None: that is left to the seal.
     """
 
-    def __init__(self, output: Output, parts: Link | None, listed: Callable[[], list[bytes]]) -> None:
+    def __init__(
+        self,
+        output: Output,
+        parts: Link | None,
+        listed: Callable[[], list[bytes]],
+        known: Callable[[int], tuple[list[bytes], int]] = _nothing,
+        left: Callable[[Sequence[bytes]], None] | None = None,
+        unstage: Callable[[Sequence[bytes]], None] | None = None,
+    ) -> None:
+        self._known, self._left, self._unstage = known, left, unstage
         self._output = output
         self._parts = parts
         self._listed = listed
         self._staged: list[bytes] = []
+        self._published = 0
+        """The offset in the list up to which all is published."""
 
     def messages(
         self,
@@ -424,6 +443,25 @@ class ConnectorSink:
         if self._staged:
             self._output.publish(self._staged)
             self._staged = []
+
+    def refused(self) -> None:
+        """Remove what was staged for a batch: it is known that it is not committed. Else each attempt would leave its files."""
+        staged, self._staged = self._staged, []
+        if staged and self._unstage is not None:
+            self._unstage(staged)
+
+    @property
+    def publishes_for_others(self) -> bool:
+        """Whether a peer that takes partitions over publishes what their peers have committed. If not, the seal does so."""
+        return self._parts is not None and self._left is not None
+
+    def publish_for_others(self) -> int:
+        """Publish what the list holds, but for what this has published before. Returns how many entries those are."""
+        entries, end = self._known(self._published)
+        if self._left is not None and entries:
+            self._left(entries)
+        self._published = end
+        return len(entries)
 
     def settled(self) -> bool:
         return True

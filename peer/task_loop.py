@@ -35,19 +35,22 @@ import structlog
 from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
-from peer.batch_result import BatchDropped
+from peer.batch_result import BatchDropped, Result
 from peer.input_split import InputSplitter
+from peer.late_publishing import LatePublisher
 from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
 from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
+from peer.sinks import ConnectorSink
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
 from peer.telemetry import tell_uncommitted
 from queues.batch import Batch
 from queues.connectivity import reach_kafka
 from queues.lost import NotLetIn
+from queues.messages import Outgoing, Records
 from queues.transaction_errors import RecordsRefused, TransactionAborted
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.core.errors import SetupError, failure_of
@@ -58,6 +61,7 @@ from sardonyx.core.telemetry import Outcome
 from sardonyx.core.text import shorten
 from sardonyx.core.units import seconds
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.full_disks import without_room
 from sardonyx.runtime.secret_values import unquoted
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
 from sardonyx.zookeeper.session import ZooKeeperSession
@@ -99,6 +103,7 @@ class TaskLoop:
         self._batch = BatchCommit(self.session)
         self._sealing = Sealing(self.session)
         self._roller = Roller(self.session)
+        self._late_publisher = LatePublisher(self.session)
         self._pressure = BackPressure(work, zk)
         self._batch_timeout = seconds(work.stage.task.batch_timeout)
         self._batch_size = work.stage.task.rows_per_batch
@@ -154,8 +159,7 @@ class TaskLoop:
         pause: float | None = None
         failed: tuple[Outcome, str] = ("dropped", "")
         try:
-            self._splitter.split_if_due()
-            self._roller.look()
+            self._before_batches()
             reader.poll(0)  # what came since the last look goes with this batch, and waits for no other
             self._batch.publish_owed()
             pending = self._work.shards.due(reader.incarnations) if self._work.shards is not None else set()
@@ -179,8 +183,7 @@ class TaskLoop:
             failpoint("checked")
             result = session.meanwhile(lambda: self._batch.apply(batch))  # 4
             failpoint("applied")
-            self._batch.check(batch)
-            self._batch.commit(batch, *result)  # 5, 6, 7
+            self._commit(batch, *result)  # 5, 6, 7
             self._handle.worked, self._handle.away = True, None
         except (TransactionAborted, RecordsRefused, BatchDropped, PositionsMoved, ZooKeeperAway) as reason:  # 8
             if isinstance(reason, RecordsRefused) and not self._work.refused.learn(reason.refusals):
@@ -200,6 +203,24 @@ class TaskLoop:
             self._uncommitted(*failed)
             failpoint("rewind")
             self._drop(pause)
+
+    def _before_batches(self) -> None:
+        """What a peer has to do beside its batches."""
+        self._splitter.split_if_due()
+        self._roller.look()
+        self._late_publisher.look()
+
+    def _commit(self, batch: Batch, result: Result, messages: list[Outgoing | Records]) -> None:
+        """Steps 5, 6 and 7."""
+        try:
+            self._batch.check(batch)
+            self._batch.commit(batch, result, messages)
+        except (TransactionAborted, RecordsRefused, BatchDropped):
+            # Nothing was written, for certain; unless a database holds the batch, and owes to Kafka what lists the files.
+            for sink in self._work.sinks if self.session.store is None else ():
+                if isinstance(sink, ConnectorSink):
+                    sink.refused()
+            raise
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
         """Have a batch also move the positions of partitions that share a shard with its own, or with those in ``pending``."""
@@ -281,6 +302,7 @@ class TaskLoop:
 
     def _end(self, error: Exception) -> None:
         """The assignment ends with this error. Raises RunnerLost if it is not the task's."""
+        error = without_room(error)
         match self._policy(error, may_restart=False):
             case Reaction.STOP:
                 log.debug("task_stopped", cause=type(error).__name__)

@@ -25,6 +25,7 @@ from sardonyx.core.events import Acked, Declined, Left
 from sardonyx.core.notes import Assignment, BatchInHand, PeerNote, PulseNote, ServiceAway
 from sardonyx.runtime.clock import Worker
 from sardonyx.runtime.failpoints import failpoint
+from sardonyx.runtime.full_disks import without_room
 from sardonyx.runtime.secret_values import unquoted
 from sardonyx.runtime.settings import Settings
 from sardonyx.zookeeper.errors import SessionLost, ZooKeeperAway
@@ -339,7 +340,8 @@ class VirtualPeer:
             prepared = self._runner.prepare(self._zk, self._id, assignment)
         except (SessionLost, ZooKeeperAway, RunnerLost):
             raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
+        except Exception as reason:  # noqa: BLE001 (whatever it is, it is why this peer cannot run the task)
+            error = without_room(reason)
             failure = unquoted(failure_of(error, where={**bound, "peer": self._id}))
             OFFERS.add(answer="declined")
             log.error("task_declined", code=failure.code, error=failure.message, **bound)

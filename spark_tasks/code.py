@@ -296,9 +296,13 @@ def _write(path: Path, content: bytes) -> None:
     """Write the whole file or nothing, because other daemons on this machine may share the directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -108,7 +108,11 @@ def start_session(settings: SparkSettings, directory: Path | None = None) -> Spa
     kept = contextlib.ExitStack()
     own = Path(tempfile.mkdtemp(prefix="sardonyx-spark-", dir=directory))
     kept.callback(shutil.rmtree, own, ignore_errors=True)
-    conf = _configuration(settings, own, _socket_folder(own, kept))
+    try:
+        conf = _configuration(settings, own, _socket_folder(own, kept))
+    except BaseException:  # such as a disk without room, on which each attempt would leave a folder
+        kept.close()
+        raise
     python = conf.get("spark.pyspark.python", sys.executable)
     # Without this, Spark starts the first "python3" on the path, which lacks the packages of this Python.
     os.environ["PYSPARK_PYTHON"] = python

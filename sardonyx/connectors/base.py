@@ -160,7 +160,9 @@ class PositionedOutput(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Roll back what was begun, if anything was. Any thread may call this, even while :meth:`begin` runs."""
+        """Roll back what was begun, if anything was. Any thread may call this, even while :meth:`begin` or :meth:`commit` runs:
+        then the outcome of that commit stands.
+        """
         ...
 
     def seal(self) -> None:

@@ -156,9 +156,78 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, path, number, monk
         return listed(folder)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(InputError, match="SX-INPUT-UNREADABLE") as caught:
+    with pytest.raises(InputError) as caught:
         files_of([str(tmp_path / path)])
+    assert caught.value.code == ("SX-INPUT-AWAY" if number == errno.ESTALE else "SX-INPUT-UNREADABLE")
     assert caught.value.where == {"path": str(bad)}
+
+
+@pytest.mark.parametrize("path", ["*/b.txt", "*/in/c.txt", "*/in/*.txt"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
+def test_a_folder_that_cannot_be_looked_into_is_an_error(tmp_path, path, number, monkeypatch):
+    """Also where a pattern names what it looks for there."""
+    bad = tmp_path / "sub"
+    (bad / "in").mkdir(parents=True)
+    (tmp_path / "other" / "in").mkdir(parents=True)
+    for name in ("sub/b.txt", "sub/in/c.txt", "other/b.txt", "other/in/c.txt"):
+        (tmp_path / name).touch()
+    assert len(files_of([str(tmp_path / path)])) == 2
+    looked = os.lstat
+
+    def refused(where, *, dir_fd=None):
+        if str(where).startswith(f"{bad}/"):
+            raise OSError(number, os.strerror(number), str(where))
+        return looked(where, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "lstat", refused)
+    with pytest.raises(InputError) as caught:
+        files_of([str(tmp_path / path)])
+    assert caught.value.code == ("SX-INPUT-AWAY" if number == errno.ESTALE else "SX-INPUT-UNREADABLE")
+
+
+@pytest.mark.parametrize("form", ["text", "parquet", "csv.gz"])
+def test_a_share_that_is_away_while_a_file_is_read_is_waited_for(tmp_path, form, monkeypatch):
+    """The file itself may be fine, so this has a code of its own."""
+    path = tmp_path / f"a.{form}"
+    table = pa.table({"a": list(range(1000))})
+    if form == "parquet":
+        pq.write_table(table, path)
+    else:
+        path.write_bytes(gzip.compress(b"a\n1\n") if form == "csv.gz" else b"a\n1\n")
+    connector = connectors(path, format=form.split(".")[0])
+    (split,) = connector.splits()
+    opened = Path.open
+
+    class Gone(io.FileIO):
+        def readinto(self, room):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def read(self, size=-1):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "open", lambda self, mode: Gone(str(self)) if self == path else opened(self, mode))
+    if form == "csv.gz":
+        monkeypatch.setattr(os, "fdopen", lambda descriptor, mode: Gone(descriptor))
+    with pytest.raises(InputError) as caught:
+        connector.read(split.data)
+    assert caught.value.code == "SX-INPUT-AWAY"
+
+
+def test_that_a_file_was_changed_is_told_before_what_is_wrong_with_it_now(tmp_path):
+    """Else a user would look for a value that no file holds any more."""
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1\n")
+    connector = connectors(path, format="csv", header=True, schema="a int")
+    (split,) = connector.splits()
+
+    def read_as_it_changes() -> None:
+        with byte_ranges.unchanged(str(path), split.data):
+            path.write_text("a\nx\n" * 2)
+            raise InputError("SX-INPUT-SCHEMA", "line 2: column 'a' holds 'x'")
+
+    with pytest.raises(InputError) as caught:
+        read_as_it_changes()
+    assert caught.value.code == "SX-INPUT-CHANGED"
 
 
 def test_a_path_that_cannot_be_looked_at_is_an_error(tmp_path):

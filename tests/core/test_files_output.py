@@ -1,6 +1,8 @@
 """Output files: exactly what was committed, once, whatever ends in the middle of whatever."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -206,6 +208,75 @@ def test_a_crash_after_any_step_loses_and_doubles_nothing(tmp_path, monkeypatch,
     assert 8 < crash < 200
 
 
+@pytest.mark.parametrize("suffix", [".anew", "SUCCESS"])
+def test_two_peers_that_seal_at_once_do_not_write_the_same_file(tmp_path, monkeypatch, suffix):
+    """One that was stopped may not have heard that another one seals by now. It dies as it writes what the other one renames."""
+    entries = out(tmp_path).stage(rows(1)) + out(tmp_path).stage(pa.table({"n": [2.5]}))
+    write, rename = disk.write, disk.rename
+
+    def killed(path: Path, data: memoryview | bytes) -> None:
+        if suffix in path.name:
+            path.open("wb").close()
+            raise WorldEnds
+        write(path, data)
+
+    def slow(source: Path, target: Path) -> bool:
+        if suffix in source.name:
+            monkeypatch.setattr(disk, "rename", rename)
+            monkeypatch.setattr(disk, "write", killed)
+            with pytest.raises(WorldEnds):
+                out(tmp_path).seal(entries)
+            monkeypatch.setattr(disk, "write", write)
+        return rename(source, target)
+
+    monkeypatch.setattr(disk, "rename", slow)
+    out(tmp_path).seal(entries)
+    assert numbers(tmp_path) == [1.0, 2.5]
+    assert json.loads((tmp_path / "_SUCCESS").read_bytes())["rows"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_SUCCESS", *visible(tmp_path)]
+
+
+def test_a_peer_that_still_stages_does_not_fail_the_seal(tmp_path, monkeypatch):
+    """It has lost the task, and has not heard of it: what it writes is not committed, and goes when the job has ended."""
+    entries = out(tmp_path).stage(rows(1))
+    staged = tmp_path / "_sardonyx" / "job-1" / "write"
+    rmdir, late = os.rmdir, [1, 2]
+
+    def after_another(path, **given) -> None:
+        if late and Path(str(path)).name == "write":
+            (staged / f"part-{late.pop()}").touch()
+        rmdir(path, **given)
+
+    monkeypatch.setattr(os, "rmdir", after_another)
+    out(tmp_path).seal(entries)
+    assert not staged.exists()
+    late += range(100)
+    entries = out(tmp_path).stage(rows(2))
+    with pytest.raises(OutputError, match="another process still writes"):
+        out(tmp_path).settle(entries)
+    assert out(tmp_path).unsettled
+    late.clear()
+    out(tmp_path).settle(entries)
+    assert not out(tmp_path).unsettled
+    assert numbers(tmp_path) == [1, 2]
+
+
+def test_a_job_that_ends_does_not_fail_one_that_begins(tmp_path, monkeypatch):
+    """Both write into one folder. The first removes what it finds empty, as the second is about to use it."""
+    (tmp_path / "_sardonyx").mkdir()
+    mkdir, ends = os.mkdir, [True]
+
+    def after_the_end(path, mode=0o777, **given) -> None:
+        if ends and Path(str(path)).name == "job-2":
+            ends.pop()
+            (tmp_path / "_sardonyx").rmdir()
+        mkdir(path, mode, **given)
+
+    monkeypatch.setattr(os, "mkdir", after_the_end)
+    out(tmp_path, "job-2").publish(out(tmp_path, "job-2").stage(rows(1)))
+    assert numbers(tmp_path) == [1]
+
+
 def test_two_outputs_of_a_job_share_a_folder(tmp_path):
     """One that seals leaves what the other has staged."""
     one = out(tmp_path, task="one", mode="append").stage(rows(1))
@@ -350,6 +421,32 @@ def test_a_full_disk(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("part-*"))
     out(tmp_path).seal(out(tmp_path).stage(rows(1)))
     assert numbers(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("roll", [{}, {"roll": "batch"}, {"roll": "1 min"}])
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+def test_a_share_that_is_away_is_told_by_whatever_meets_it_first(tmp_path, monkeypatch, roll, number):
+    """A task waits for it, and so does the coordinator. Most often that is a look at a file, and not the writing of one."""
+    entries = out(tmp_path, **roll).stage(rows(1))
+    stat = os.stat
+
+    def away(path, *args, **given):
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(number, os.strerror(number), str(path))
+        return stat(path, *args, **given)
+
+    monkeypatch.setattr(os, "stat", away)
+    monkeypatch.setattr(os, "lstat", away)
+    for call in (
+        lambda: out(tmp_path, **roll).stage(rows(1)),
+        lambda: out(tmp_path, **roll).seal(entries),
+        lambda: out(tmp_path, **roll).settle(entries),
+        lambda: out(tmp_path, **roll).publish_left(entries),
+        lambda: out(tmp_path, **roll).unsettled,
+    ):
+        with pytest.raises(OutputError) as caught:
+            call()
+        assert caught.value.code == "SX-OUTPUT-AWAY"
 
 
 def test_links_where_we_work_are_not_followed(tmp_path):

@@ -22,7 +22,7 @@ import structlog
 from sardonyx.connectors.declarations import files, problems_of
 from sardonyx.connectors.files import disk
 from sardonyx.connectors.files.output import FilesOutput
-from sardonyx.connectors.files.roll import DEFAULT, Listing, Roll, Rolled
+from sardonyx.connectors.files.roll import DEFAULT, Entry, Listing, Roll, Rolled, decode
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import output
 from sardonyx.core.errors import InternalError, OutputError
@@ -59,7 +59,7 @@ def roll(folder: Path, listed: list[bytes], *, ended: bool = True, now: float = 
     """What the peer that merges does, as a successor would: the listing is read anew, and the merge is committed to it."""
     made, listing = out(folder, **options), Listing(listed)
     if listing.last is not None:
-        made.finish(listing.last, listing.merged)
+        made.finish(listing.last, listing.merged, again=True)
     made.tidy(listing)
     chunks = [chunk.entry for chunk in listing.due(made.roll, now, ended=ended)]
     if not chunks:
@@ -360,6 +360,37 @@ def test_what_cannot_be_published_stays_staged(tmp_path, monkeypatch, number, co
     assert numbers(tmp_path) == [0, 1, 2]
     shutil.rmtree(tmp_path)
     assert out(tmp_path).out_of_sight(listed) == 3
+
+
+def test_a_share_that_is_not_mounted_does_not_count_as_published(tmp_path):
+    """Its folder is empty then, and a file that is not there would be taken for one that a reader has moved on. It would stay
+    staged, and be removed as abandoned a day later.
+    """
+    share, away = tmp_path / "share", tmp_path / "away"
+
+    def unmounted(call: Callable[[], object]) -> None:
+        share.rename(away)
+        share.mkdir()
+        with pytest.raises(OutputError) as caught:
+            call()
+        assert caught.value.code == "SX-OUTPUT-AWAY"
+        share.rmdir()
+        away.rename(share)
+        call()
+
+    each = RollingFiles({"path": str(share), "format": "json"}, "job-1", "write", Roll.parse("batch"))
+    entries = each.stage(rows(1))
+    unmounted(lambda: each.publish(entries))
+    chunks = [entry for entry in map(decode, each.stage(rows(2))) if isinstance(entry, Entry)]
+    unmounted(lambda: each.merge(chunks))
+    merging = RollingFiles({"path": str(share), "format": "json"}, "job-1", "write", Roll(1, 0.0))
+    chunks = [entry for entry in map(decode, merging.stage(rows(3))) if isinstance(entry, Entry)]
+    merged = merging.merge(chunks)
+    rolled = Rolled(merged.file, chunks[-1].staged, 1, 1)
+    unmounted(lambda: merging.finish(rolled, chunks))
+    shutil.rmtree(share / "_sardonyx")  # a peer that takes over finds a task that was sealed, but for its last step
+    merging.finish(rolled, chunks, again=True)
+    assert sorted(json.loads(path.read_text())["n"] for path in share.glob("part-*")) == [1, 2, 3]
 
 
 def test_a_folder_may_be_removed_by_two_at_a_time(tmp_path, monkeypatch):

@@ -20,8 +20,9 @@ from sqlalchemy.dialects import postgresql
 from sardonyx.connectors import declarations, json_text
 from sardonyx.connectors.declarations import Connector, console, kafka, sql
 from sardonyx.connectors.registry import output, split_input
-from sardonyx.connectors.sql import narrow
+from sardonyx.connectors.sql import database, narrow
 from sardonyx.connectors.sql.database import Address
+from sardonyx.connectors.sql.transaction import HeldTransaction
 from sardonyx.core.errors import FunctionError, InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import TaskSpec
@@ -402,13 +403,50 @@ def test_the_console_shows_the_first_rows(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == 'look: {"id":1}\nlook: {"id":2}\nlook: {"more":1}\n'
 
 
+def test_a_broken_connection_does_not_hide_why_a_transaction_is_given_up(path: Path):
+    """A rollback that fails, since the server has ended the session, is no error: the database has rolled back by itself."""
+    held = HeldTransaction(Address(f"sqlite:///{path}"))
+
+    def write(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS t (a)")
+        connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        opened.append(connection)
+
+    def broken(connection: sa.Connection) -> None:
+        write(connection)
+        opened[-1].connection.driver_connection.close()
+        raise ValueError("the first cause")
+
+    opened: list[Any] = []
+    held.begin(write)
+    opened[-1].connection.driver_connection.close()
+    held.abandon()
+    with pytest.raises(ValueError, match="the first cause"):
+        held.begin(broken)
+    held.begin(write)
+    opened[-1].connection.driver_connection.close()
+    with pytest.raises(sa.exc.ProgrammingError):
+        held.commit()
+    held.begin(write)
+    held.commit()
+    assert everything(path, table="t", schema="a bigint").num_rows == 1
+
+
+def test_a_replica_is_waited_for(path: Path):
+    """During a failover an address may lead to a server that only reads yet. An input only reads, so there it is an error."""
+    address = Address(f"sqlite:///{path}")
+
+    def code(kind: type[SardonyxError]) -> str:
+        error = psycopg.errors.ReadOnlySqlTransaction("cannot execute INSERT in a read-only transaction")
+        with pytest.raises(SardonyxError) as caught, database.explained(address, kind, "SX-OUTPUT-DATABASE", "write"):
+            raise sa.exc.DBAPIError.instance("INSERT", {}, error, psycopg.Error)
+        return caught.value.code
+
+    assert (code(OutputError), code(InputError)) == ("SX-DATABASE-REFUSED", "SX-OUTPUT-DATABASE")
+
+
 def test_what_only_other_rights_would_mend_is_not_waited_for(path, run):
     """A wrong password, a name that does not exist, a database that may only be read: not one that is away for a while."""
-    import psycopg
-    import sqlalchemy as sa
-
-    from sardonyx.connectors.sql import database
-
     address = database.Address(f"sqlite:///{path}")
 
     def code(raised: Callable[[], object]) -> str:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from peer.assignment import AssignmentHandle, AssignmentRevoked
+from peer.batch_result import BatchDropped
 from peer.retry_policy import Reaction, may_pass, policy
+from peer.sinks import ConnectorSink
+from peer.task_loop import TaskLoop
+from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.core.errors import FunctionError, SetupError
 from sardonyx.core.events import TaskFailed
 from sardonyx.core.spec import JobSpec, OnError, TaskSpec
@@ -162,3 +169,36 @@ def test_a_topic_that_cannot_be_written_stops_an_independent_output_alone(indepe
     assert len(world.failures) > world.oracle.state.jobs["job"].spec.failure_limit
     assert (rows("one"), rows("two")) == (RECORDS, RECORDS)
     assert world.oracle.state.jobs["job"].status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("error", "store", "removed"),
+    [
+        (TransactionAborted(KafkaError(KafkaError._TIMED_OUT), "out"), None, True),
+        (BatchDropped("its partitions were given to another peer"), None, True),
+        (ProducerLost("the reply is lost"), None, False),
+        (AssignmentRevoked("gone"), None, False),
+        (TransactionAborted(KafkaError(KafkaError._TIMED_OUT), "out"), "database", False),
+        (BatchDropped("its partitions were given to another peer"), "database", False),
+    ],
+)
+def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(
+    error: Exception, store: str | None, removed: bool
+) -> None:
+    """A reply that is lost leaves open whether a batch is committed, and so does a database that has the batch: the files that it
+    lists must stay.
+    """
+    taken: list[Any] = []
+
+    def commit(*_: Any) -> None:
+        raise error
+
+    sink = ConnectorSink(cast("Any", SimpleNamespace(stage=lambda _: [b"a"])), None, list, unstage=taken.extend)
+    list(sink.messages(pa.table({"n": [1]})))
+    loop = object.__new__(TaskLoop)
+    loop.session = cast("Any", SimpleNamespace(store=store))
+    loop._work = cast("Any", SimpleNamespace(sinks=[sink]))
+    loop._batch = cast("Any", SimpleNamespace(check=lambda _: None, commit=commit))
+    with pytest.raises(type(error)):
+        loop._commit(cast("Any", None), cast("Any", None), [])
+    assert taken == ([b"a"] if removed else [])

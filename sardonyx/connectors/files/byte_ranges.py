@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import io
 import os
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from sardonyx.connectors.files.disk import AWAY
 from sardonyx.core.errors import InputError
 
 MOST_BYTES = 1 << 30
@@ -34,7 +36,7 @@ def version(path: str) -> dict[str, int]:
     """Return what identifies the content of a file: its size in bytes and the time of its last change.
 
     Raises:
-        InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
+        InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-AWAY``, ``SX-INPUT-UNREADABLE``.
     """
     with explained(path):
         found = Path(path).stat()
@@ -48,11 +50,16 @@ def unchanged(path: str, known: Mapping[str, Any]) -> Iterator[BinaryIO]:
     Another peer may read a batch again, and must then get the same rows. A changed file is therefore refused.
 
     Raises:
-        InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``.
+        InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-AWAY``, ``SX-INPUT-UNREADABLE``.
     """
     with explained(path), Path(path).open("rb") as file:
         _check_version(file, path, known)
-        yield file
+        try:
+            yield file
+        except Exception as error:
+            if not (isinstance(error, OSError) and error.errno in AWAY):
+                _check_version(file, path, known)  # what cannot be read may be the change
+            raise
         _check_version(file, path, known)
 
 
@@ -71,18 +78,31 @@ def _check_version(file: BinaryIO, path: str, known: Mapping[str, Any]) -> None:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turn errors of the operating system into ours."""
+    """Turn errors of the operating system into ours: ``SX-INPUT-MISSING``, ``SX-INPUT-AWAY``, ``SX-INPUT-UNREADABLE``."""
     try:
         yield
     except FileNotFoundError:
         raise missing(path) from None
     except (OSError, pa.ArrowException) as error:  # the latter from a codec
+        if isinstance(error, OSError) and error.errno in AWAY:
+            raise away(path, error) from error
         raise InputError(
             "SX-INPUT-UNREADABLE",
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
             fix="check the path and its permissions on the machines that run peers and Spark workers",
             where={"path": path},
         ) from error
+
+
+def away(path: str, error: OSError) -> InputError:
+    """Return the error for a share whose server does not answer, or a disk that does not: the task waits for it."""
+    return InputError(
+        "SX-INPUT-AWAY",
+        f"{path} cannot be read now: {error.strerror or error}",
+        cause=f"the operating system says {errno.errorcode.get(error.errno or 0, 'no')}",
+        fix="bring the share back, or mount it again; the task pauses and is tried again until then",
+        where={"path": path},
+    )
 
 
 def missing(path: str) -> InputError:

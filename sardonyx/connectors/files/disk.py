@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import IO
 
 from sardonyx.core.errors import OutputError
 
-_AWAY = {
+AWAY = {
     errno.EIO,
     errno.ESTALE,
     errno.ETIMEDOUT,
@@ -35,12 +36,19 @@ _AWAY = {
 }
 """What the operating system says of a share whose server does not answer, or of a disk that does not."""
 
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}
+"""What is said of a folder in which a file was made after it was listed; and over NFS of one with a file that is open."""
+
+_ATTEMPTS = 10
+_PAUSE = 0.05
+"""How often, and seconds after which, something is tried again that another process is in the way of."""
+
 _SHARE = "bring the share back, or mount it again; the task pauses and is tried again until then"
 
 _FIXES = {
     errno.ENOSPC: "free space on that disk; the task pauses and is tried again until there is room",
     errno.EDQUOT: "raise the quota or free space; the task pauses and is tried again until there is room",
-    **dict.fromkeys(_AWAY, _SHARE),
+    **dict.fromkeys(AWAY, _SHARE),
     errno.EACCES: "let the user that runs the peers write there, or name another path",
     errno.EPERM: "let the user that runs the peers write there, or name another path",
     errno.EROFS: "name a path on a file system that can be written to",
@@ -68,19 +76,29 @@ def explained(path: Path) -> Iterator[None]:
 def _code(number: int | None) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "SX-OUTPUT-FULL"
-    return "SX-OUTPUT-AWAY" if number in _AWAY else "SX-OUTPUT-WRITE"
+    return "SX-OUTPUT-AWAY" if number in AWAY else "SX-OUTPUT-WRITE"
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents durably. Do nothing if it exists."""
+    """Create a folder and its parents durably. Do nothing if it exists. Others may remove empty parents meanwhile."""
     with explained(path):
-        missing = []
-        while not path.is_dir():
-            missing.append(path)
-            path = path.parent
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            _sync(folder.parent)
+        for attempt in range(_ATTEMPTS):
+            try:
+                _make_missing(path)
+                return
+            except FileNotFoundError:  # a parent that was there, or had just been made
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+
+def _make_missing(path: Path) -> None:
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
 
 def write(path: Path, data: memoryview | bytes) -> None:
@@ -155,16 +173,26 @@ def remove_empty(folder: Path) -> bool:
         return True
 
 
-def remove_tree(folder: Path) -> None:
+def remove_tree(folder: Path) -> bool:
     """Remove a folder and everything in it, without following links. Another process may do the same meanwhile.
 
-    Do nothing if it does not exist.
+    Do nothing if it does not exist. Return False if something is left, since another process still writes or reads there.
     """
     with explained(folder):
-        if sys.version_info >= (3, 12):
-            shutil.rmtree(folder, onexc=lambda _function, _path, error: _unless_gone(error))
-        else:
-            shutil.rmtree(folder, onerror=lambda _function, _path, raised: _unless_gone(raised[1]))
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE)
+            try:
+                if sys.version_info >= (3, 12):
+                    shutil.rmtree(folder, onexc=lambda _function, _path, error: _unless_gone(error))
+                else:
+                    shutil.rmtree(folder, onerror=lambda _function, _path, raised: _unless_gone(raised[1]))
+            except OSError as error:
+                if error.errno not in _IN_USE:
+                    raise
+            else:
+                return True
+        return False
 
 
 def _unless_gone(error: BaseException) -> None:

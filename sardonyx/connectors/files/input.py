@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import io
 import itertools
@@ -41,7 +42,7 @@ def files_of(paths: list[str]) -> list[str]:
 
     Raises:
         InputError: ``SX-INPUT-MISSING`` if one of them matches nothing; ``SX-INPUT-UNREADABLE`` if a folder cannot be listed: its
-            rows would be missing, and no user would know.
+            rows would be missing, and no user would know; ``SX-INPUT-AWAY`` if its share does not answer.
     """
     found: dict[str, None] = {}
     for path in paths:
@@ -60,29 +61,40 @@ def files_of(paths: list[str]) -> list[str]:
             if not matches:
                 raise byte_ranges.missing(path)
         for match in matches:
-            found.update(dict.fromkeys(_below(match) if Path(match).is_dir() else [match]))
+            with byte_ranges.explained(match):
+                is_folder = Path(match).is_dir()
+            found.update(dict.fromkeys(_below(match) if is_folder else [match]))
     return list(found)
 
 
 def _require_listed(pattern: Sequence[str]) -> None:
-    """Raise if a folder cannot be listed in which a pattern looks: ``glob`` passes over it without a word.
+    """Raise if a folder cannot be looked into in which a pattern looks: ``glob`` passes over it without a word.
 
     Args:
         pattern: its parts.
     """
-    for number, part in enumerate(pattern):
-        if not glob.has_magic(part):
-            continue
+    first = next((number for number, part in enumerate(pattern) if glob.has_magic(part)), len(pattern))
+    for number, part in enumerate(pattern[first:], first):
         for folder in map(Path, glob.glob(str(Path(*pattern[:number])))):  # noqa: PTH207
-            if not folder.is_dir() or not (_visible(folder.name) or folder.name in pattern):
+            if not (_visible(folder.name) or folder.name in pattern):
                 continue
-            if part == "**":
-                deque(_below(str(folder)), maxlen=0)
-            else:
-                with byte_ranges.explained(str(folder)), os.scandir(folder):
-                    pass
+            with byte_ranges.explained(str(folder)):
+                if folder.is_dir():
+                    _require_looked_into(folder, part)
         if part == "**":  # all below was looked at
             return
+
+
+def _require_looked_into(folder: Path, part: str) -> None:
+    """``part``: the pattern, or the name, of what is looked for in the folder."""
+    if part == "**":
+        deque(_below(str(folder)), maxlen=0)
+    elif glob.has_magic(part):
+        with os.scandir(folder):
+            pass
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder / part)
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -142,7 +154,8 @@ class FilesInput:
         """List everything there is to read, in pieces and in a fixed order: by file, then by place.
 
         Raises:
-            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``, ``SX-INPUT-LARGE``;
+            InputError: ``SX-INPUT-MISSING``, ``SX-INPUT-AWAY``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-ENCODING``,
+                ``SX-INPUT-LARGE``;
                 ``SX-INPUT-SCHEMA`` if a file lacks a column, or if without a schema two files have different columns.
         """
         columns: tuple[str, Any] | None = None
@@ -197,7 +210,8 @@ class FilesInput:
         """Read the rows of one piece, in exactly the declared types. They are the same at every call, on any machine.
 
         Raises:
-            InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-UNREADABLE``, ``SX-INPUT-LARGE``; or
+            InputError: ``SX-INPUT-CHANGED``, ``SX-INPUT-MISSING``, ``SX-INPUT-AWAY``, ``SX-INPUT-UNREADABLE``,
+                ``SX-INPUT-LARGE``; or
                 ``SX-INPUT-SCHEMA``, a value does not fit: with file, line, column, value and type.
         """
         path = data["path"]

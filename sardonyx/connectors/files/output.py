@@ -92,7 +92,8 @@ class FilesOutput:
         json_text.check_names(table.column_names)
         name = f"part-{uuid.uuid4().hex}{self._suffix(self._codec)}"
         data = self._encoded(table)
-        self._check_no_link()
+        with disk.explained(self._folder):
+            self._check_no_link()
         disk.make_folder(self._staging)
         disk.write(self._staging / name, data)
         return [msgspec.json.encode(self._listed(name, table, data))]
@@ -106,10 +107,31 @@ class FilesOutput:
         if not self._overwrite:
             self._publish([_entry(data) for data in entries])
 
+    def publish_left(self, entries: Sequence[bytes]) -> None:
+        """Make those committed files visible that are still staged: their writers may have died before they did so.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-WRITE`` and the like.
+        """
+        if self._overwrite:
+            return
+        with disk.explained(self._staging):
+            staged = {path.name for path in self._staging.iterdir()} if self._staging.is_dir() else set()
+        self._publish_staged([entry for entry in map(_entry, entries) if entry.staged in staged])
+
+    def unstage(self, entries: Sequence[bytes]) -> None:
+        """Remove staged files of which it is known that they are not committed. What cannot be removed now goes with the seal."""
+        try:
+            for data in entries:
+                if isinstance(entry := decode(data), Entry):
+                    disk.remove(self._staging / entry.staged)
+        except OutputError as error:
+            _log.warning("staged_files_left", path=str(self._staging), code=error.code, error=error.message)
+
     @property
     def unsettled(self) -> bool:
-        """Whether files of this task are still staged."""
-        return self._staging.exists()
+        """Whether files of this task are still staged. Raises OutputError ``SX-OUTPUT-AWAY``, ``SX-OUTPUT-WRITE``."""
+        return disk.exists(self._staging)
 
     def settle(self, entries: Sequence[bytes]) -> None:
         """Put committed files in place and remove all other staged files, once no peer works on the ended job.
@@ -118,11 +140,12 @@ class FilesOutput:
         have moved what an interrupted call had put in place. So a file that is not there does not keep back the others.
 
         Raises:
-            OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``; nothing is removed then.
+            OutputError: ``SX-OUTPUT-WRITE``, ``SX-OUTPUT-FULL``.
         """
-        if not self._overwrite:
-            self._settle([_entry(data) for data in entries])
-        self._remove_staging()
+        with disk.explained(self._folder):
+            if not self._overwrite:
+                self._settle([_entry(data) for data in entries])
+            self._remove_all_staged()
 
     def seal(self, entries: Sequence[bytes]) -> None:
         """Make the folder the complete result of all entries. The body numbers the steps.
@@ -130,7 +153,10 @@ class FilesOutput:
         Raises:
             OutputError: as ``publish``; ``SX-OUTPUT-SCHEMA`` if the files cannot be read as one table.
         """
-        listed = [_entry(data) for data in entries]
+        with disk.explained(self._folder):
+            self._seal([_entry(data) for data in entries])
+
+    def _seal(self, listed: list[Entry]) -> None:
         done = Success(self._job, self._task, len(listed), sum(entry.rows for entry in listed))
         if self._done(done, listed):
             return
@@ -145,13 +171,19 @@ class FilesOutput:
         if self._overwrite:
             self._remove(old)  # 4. ... before what it replaces goes: what was seen before 3, so nothing that came since
         failpoint("in-seal")
-        self._remove_staging()  # 5. what no commit lists is gone too
+        self._remove_staging()  # 5. what no commit lists is gone too, or goes when the job has ended
         self._succeed(done)  # 6. the last step
 
     def _succeed(self, done: Success) -> None:
-        new = self._folder / f".{SUCCESS}-{self._job}-{self._task}"
+        name = f".{SUCCESS}-{self._job}-{self._task}-"
+        # A name of its own: another peer that seals, too, may not have heard that the task is not its any more.
+        new = self._folder / f"{name}{uuid.uuid4().hex}"
         disk.write(new, msgspec.json.encode(done))
         disk.rename(new, self._folder / SUCCESS)
+        with disk.explained(self._folder):
+            left = list(self._folder.glob(name + "?" * 32))  # by sealers that were killed here
+        for path in left:
+            disk.remove(path)
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
 
@@ -205,7 +237,7 @@ class FilesOutput:
     def _publish(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             target = self._folder / entry.final
-            if not disk.rename(self._staging / entry.staged, target) and not target.exists():
+            if not disk.rename(self._staging / entry.staged, target) and not disk.exists(target):
                 raise self._lost(entry)
             failpoint("in-publish")
         if entries:
@@ -265,7 +297,7 @@ class FilesOutput:
             data = one_schema.encode(one_schema.fitted(path, schema), self._codec or "snappy")
             self._check_no_link()
             disk.make_folder(self._staging)
-            new = self._staging / f"{path.name}.anew"
+            new = self._staging / f"{path.name}.{uuid.uuid4().hex}.anew"  # of its own, as in _succeed
             disk.write(new, data)
             disk.rename(new, path)
         if others:
@@ -297,12 +329,26 @@ class FilesOutput:
             disk.remove_empty(folder)
         disk.sync(self._folder)
 
-    def _remove_staging(self) -> None:
+    def _remove_staging(self) -> bool:
+        """Remove what is staged. False: a peer that has lost the task, and has not heard of it yet, still writes there."""
         self._check_no_link()
-        disk.remove_tree(self._staging)
+        if not disk.remove_tree(self._staging):
+            _log.warning("staged_files_left", path=str(self._staging), job=self._job, task=self._task)
+            return False
         for folder in (self._staging.parent, self._folder / STAGING):
             if not disk.remove_empty(folder):
                 break
+        return True
+
+    def _remove_all_staged(self) -> None:
+        """The same, for a caller that tries again."""
+        if not self._remove_staging():
+            raise OutputError(
+                "SX-OUTPUT-WRITE",
+                f"{self._staging} cannot be removed: another process still writes or reads there",
+                fix="wait; if it stays, end the process that has files open there",
+                where={"path": self._staging},
+            )
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -8,7 +8,8 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sardonyx.connectors.files.byte_ranges import MOST_BYTES
+from sardonyx.connectors.files.byte_ranges import MOST_BYTES, away
+from sardonyx.connectors.files.disk import AWAY
 from sardonyx.connectors.moments import cut_table
 from sardonyx.connectors.usual import usual
 from sardonyx.connectors.values import narrowed
@@ -111,8 +112,8 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
     """Rows of row groups ``first`` to before ``end``: the schema's columns in its types, or all of them.
 
     Raises:
-        InputError: ``SX-INPUT-SCHEMA``, a value that its declared type cannot hold; ``SX-INPUT-UNREADABLE``,
-            ``SX-INPUT-LARGE``.
+        InputError: ``SX-INPUT-SCHEMA``, a value that its declared type cannot hold; ``SX-INPUT-AWAY``,
+            ``SX-INPUT-UNREADABLE``, ``SX-INPUT-LARGE``.
     """
     found = opened(file, path)
     if schema is not None:
@@ -122,6 +123,8 @@ def read(file: BinaryIO, path: str, first: int, end: int, schema: pa.Schema | No
         read_columns = schema and schema.names
         table = cut_table(found.read_row_groups(list(range(first, end)), columns=read_columns, use_threads=False))
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno in AWAY:
+            raise away(path, error) from error
         raise _unreadable(path, error) from error
     wanted = usual(table.schema) if schema is None else schema
     columns = []

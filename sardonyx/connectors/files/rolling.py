@@ -89,7 +89,7 @@ class RollingFiles(FilesOutput):
     def publish(self, entries: Sequence[bytes]) -> None:
         """Make a batch's file visible, if batches have files of their own. Otherwise :meth:`finish` does so later."""
         if not self.roll.merges:
-            self._publish_staged(_pending(Listing(entries)))
+            self._publish_while_running(_pending(Listing(entries)))
 
     def settle(self, entries: Sequence[bytes]) -> None:
         """Publish what is committed, and remove all other staged files, once no peer works on the ended job.
@@ -100,10 +100,11 @@ class RollingFiles(FilesOutput):
             OutputError: as :meth:`FilesOutput.settle`.
         """
         listing = Listing(entries)
-        if listing.last is not None:
-            self.finish(listing.last, listing.merged)
-        self._settle(_pending(listing))
-        self._remove_staging()
+        with disk.explained(self._folder):
+            if listing.last is not None:
+                self.finish(listing.last, listing.merged, again=True)
+            self._settle(_pending(listing))
+            self._remove_all_staged()
 
     def out_of_sight(self, entries: Sequence[bytes]) -> int:
         """How many committed chunks are not published yet, if this machine sees none of them: staged or published."""
@@ -124,17 +125,18 @@ class RollingFiles(FilesOutput):
         files, rows = listing.totals()
         left = _pending(listing)
         done = Success(self._job, self._task, files + len(left), rows + sum(entry.rows for entry in left))
-        if self._done(done, ()):
-            return
-        disk.make_folder(self._folder)
-        self._put_in_place(listing)
-        failpoint("in-seal")
-        self._remove_staging()
-        self._succeed(done)
+        with disk.explained(self._folder):
+            if self._done(done, ()):
+                return
+            disk.make_folder(self._folder)
+            self._put_in_place(listing)
+            failpoint("in-seal")
+            self._remove_staging()
+            self._succeed(done)
 
     def _put_in_place(self, listing: Listing) -> None:
         if listing.last is not None:
-            self.finish(listing.last, listing.merged)
+            self.finish(listing.last, listing.merged, again=True)
         if self.roll.merges:
             self._publish(_pending(listing))
         else:
@@ -153,7 +155,7 @@ class RollingFiles(FilesOutput):
             OutputError: ``SX-OUTPUT-LOST`` if a chunk is not staged; ``SX-OUTPUT-WRITE``.
         """
         if whole := [entry for entry in chunks if not self._is_chunk(entry)]:
-            self._publish_staged(whole)
+            self._publish_while_running(whole)
         taken = len(chunks)
         while True:
             joined = [entry for entry in chunks[:taken] if self._is_chunk(entry)]
@@ -178,7 +180,8 @@ class RollingFiles(FilesOutput):
         if self._format == "csv":
             self._check_columns(staged)
         name = f"part-{uuid.uuid4().hex}{self._suffix(self._compression)}"
-        self._check_no_link()
+        with disk.explained(self._folder):
+            self._check_no_link()
         with disk.writing(self._staging / f"{_MERGED}{name}") as file:
             if self._joins_bytes:
                 self._join(staged, file)
@@ -186,12 +189,22 @@ class RollingFiles(FilesOutput):
                 self._join_parquet([self._staging / entry.staged for entry in staged], file)
         return name
 
-    def finish(self, rolled: Rolled, chunks: Sequence[Entry]) -> None:
-        """Make a committed merge visible, then remove its chunks. May be repeated, and by several peers at a time."""
+    def finish(self, rolled: Rolled, chunks: Sequence[Entry], *, again: bool = False) -> None:
+        """Make a committed merge visible, then remove its chunks. May be repeated, and by several peers at a time.
+
+        Args:
+            rolled: the merge.
+            chunks: what is in it.
+            again: whether others may have done so, and sealed the task, which removes the folder of staged files.
+
+        Raises:
+            OutputError: ``SX-OUTPUT-AWAY``: the share is not mounted; ``SX-OUTPUT-WRITE`` and the like.
+        """
         if not rolled.file:
             return
         # A file that is not staged was published before, and may have been moved on by those who read the folder.
-        disk.rename(self._staging / f"{_MERGED}{rolled.file}", self._folder / rolled.file)
+        if not disk.rename(self._staging / f"{_MERGED}{rolled.file}", self._folder / rolled.file) and not again:
+            self._require_staging()
         disk.sync(self._folder)
         failpoint("roll-published")
         for entry in chunks:
@@ -210,6 +223,23 @@ class RollingFiles(FilesOutput):
             if path.name.startswith(_MERGED) or (path.name not in listed and _age(path) > _ABANDONED):
                 _log.info("abandoned_file_removed", path=str(path))
                 disk.remove(path)
+
+    def _publish_while_running(self, entries: Sequence[Entry]) -> None:
+        if self._publish_staged(entries):
+            self._require_staging()
+
+    def _require_staging(self) -> None:
+        """Raise if the folder of staged files is not there. It stays until the task is sealed, so a file that is not there was
+        not published, and moved on by a reader.
+        """
+        if not disk.exists(self._staging):
+            raise OutputError(
+                "SX-OUTPUT-AWAY",
+                f"{self._staging} is not there, and files that are committed lie in it",
+                cause="the share is not mounted on this machine, or another program has removed the folder",
+                fix="mount the share again; the task pauses and is tried again until then",
+                where={"path": self._staging},
+            )
 
     # --- Merging ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from sardonyx.core.errors import SardonyxError, SetupError
+from sardonyx.core.errors import OutputError, SardonyxError, SetupError
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -42,6 +42,9 @@ _SILENCE = {
 
 Without them, that takes hours. The units are libpq's.
 """
+
+_READS_ONLY = "25006"
+"""What PostgreSQL calls a write to a server that only reads, such as a replica that a failover has not made the primary yet."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -131,7 +134,8 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
     Raises:
         SetupError: ``SX-DATABASE-UNREACHABLE`` if the database does not answer or the connection was lost; the caller
             must then ask again whether a transaction was committed. ``SX-DATABASE-REFUSED`` if the database cannot do
-            it now, because of a lock, its disk or its limits. ``SX-DATABASE-DENIED`` if it does not let the user do it.
+            it now, because of a lock, its disk or its limits, or because it is a replica. ``SX-DATABASE-DENIED`` if it
+            does not let the user do it.
     """
     import sqlalchemy as sa
 
@@ -152,6 +156,16 @@ def explained(address: Address, kind: type[SardonyxError], code: str, what: str)
                 "SX-DATABASE-UNREACHABLE",
                 f"the database cannot be reached: {told}",
                 fix="check its address, and whether it runs",
+                where=where,
+            ) from error
+        if kind is OutputError and _state(error) == _READS_ONLY:
+            # An address that leads to another server by now, and not the connections that we hold, may lead to one that writes.
+            address.engine().dispose()
+            raise SetupError(
+                "SX-DATABASE-REFUSED",
+                f"the database could not {what}: {told}",
+                fix="check whether the address leads to a replica, as during a failover; the batch was not written, and is tried "
+                "again",
                 where=where,
             ) from error
         if isinstance(error, sa.exc.OperationalError) and not (_is_about_names(error) or is_about_a_value(error)):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import structlog
 
 from sardonyx.connectors.base import PositionsMoved
 from sardonyx.connectors.sql.database import Address
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+
+_log = structlog.get_logger()
 
 
 class HeldTransaction:
@@ -35,13 +40,14 @@ class HeldTransaction:
         try:
             write(connection)
         except BaseException:
-            connection.close()  # rolls back
+            _roll_back(connection)
             raise
         with self._lock:
-            if self._abandoned:
-                connection.close()
-            else:
+            abandoned = self._abandoned
+            if not abandoned:
                 self._open = connection
+        if abandoned:
+            _roll_back(connection)
 
     def commit(self) -> None:
         """Commit. If this raises an error of the database, the transaction may or may not be committed.
@@ -53,13 +59,33 @@ class HeldTransaction:
             connection, self._open = self._open, None
         if connection is None:
             raise PositionsMoved("the transaction was rolled back")
-        with connection:
+        try:
             connection.commit()
+        finally:
+            _roll_back(connection)
 
     def abandon(self) -> None:
-        """Roll back what is open. If :meth:`begin` is still running, it rolls back when it is done. Any thread may call this."""
+        """Roll back what is open. If :meth:`begin` is still running, it rolls back when it is done. Any thread may call this.
+
+        It raises nothing that the database says.
+        """
         with self._lock:
             connection, self._open = self._open, None
             self._abandoned = True
         if connection is not None:
+            _roll_back(connection)
+
+
+def _roll_back(connection: sa.Connection) -> None:
+    """Give a connection back, without what was written on it. A broken one is thrown away: the database rolls back by itself, and
+    the error would only hide why the transaction is given up.
+    """
+    import sqlalchemy as sa
+
+    try:
+        connection.close()
+    except sa.exc.SQLAlchemyError as error:
+        _log.debug("rollback_failed", error=str(error))
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            connection.invalidate()
             connection.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -32,6 +33,13 @@ from sardonyx.core.text import shorten
 from sardonyx.runtime.settings_sections import SchemaRegistry
 
 _HEAD = struct.Struct(">bI")
+
+_LAGS = 3.0
+"""Seconds that the servers of a registry may take to hear of a new schema: a batch waits no longer for those that it lacks."""
+_ASKS_AGAIN = 0.2
+"""Seconds between two questions."""
+_RESTS = 60.0
+"""Seconds without waiting, after it was in vain: a topic may hold many records with numbers of no schema."""
 
 
 Reading = Callable[[bytes], dict[str, Any]]
@@ -113,6 +121,8 @@ class _Registered(ABC):
         self._address = _address(found.url)
         self._client = schema_registry.client(found, os.getpid())
         self._schemas: dict[int, Written | str] = {}
+        self._waits_until = self._waits_again_at = 0.0
+        """Until when this batch waits for schemas that the registry lacks, and from when on any batch does so again."""
         self._types = ReadTypes()
         self._writers: dict[str, Callable[[dict[str, Any]], bytes]] = {}
 
@@ -131,6 +141,7 @@ class _Registered(ABC):
         at: list[int] = []
         columns = _Columns(self._types)
         # A schema that the registry lacked may be there by now.
+        self._waits_until = time.monotonic() + _LAGS
         self._schemas = {number: found for number, found in self._schemas.items() if not isinstance(found, str)}
         for index, value in enumerate(values):
             schema = self._schema_of(value)
@@ -171,7 +182,7 @@ class _Registered(ABC):
 
     def _fetched(self, number: int) -> Written | str:
         try:
-            found = self._client.get_schema(number, fmt=self.asked_as)
+            found = self._asked(number)
         except Exception as error:
             if _is_unknown(error):
                 return f"the registry has no schema {number}"
@@ -186,6 +197,21 @@ class _Registered(ABC):
             if isinstance(error, (ValueError, KeyError)) or _is_unknown(error) or not _is_of_network(error):
                 return f"schema {number} cannot be read as columns: {error}"
             raise self._unreachable(error) from error
+
+    def _asked(self, number: int) -> Any:
+        """The schema, from the registry. One of its servers that has yet to hear of a new schema says that there is none, so it
+        is asked again for a moment. Else ``on_error="skip"`` would leave out records that only came early.
+        """
+        while True:
+            try:
+                return self._client.get_schema(number, fmt=self.asked_as)
+            except Exception as error:
+                if not _is_unknown(error) or time.monotonic() < self._waits_again_at:
+                    raise
+                if time.monotonic() >= self._waits_until:
+                    self._waits_again_at = time.monotonic() + _RESTS
+                    raise
+            time.sleep(_ASKS_AGAIN)
 
     @abstractmethod
     def _written(self, schema: Any) -> Written:
