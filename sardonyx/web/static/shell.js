@@ -111,13 +111,15 @@ function title() {
 }
 
 function stale() {
-  return store.route.at === null && (store.broken !== null || (store.standing !== null && !store.standing.connected));
+  const { route, broken, joining, standing } = store;
+  return route.at === null && (broken !== null || (standing !== null && (joining || !standing.connected)));
 }
 
 function state() {
   const { standing, route } = store;
   if (route.at !== null) return h("span", { class: "state info" }, "◂ the past");
   if (!standing) return h("span", { class: "state mut" }, "…");
+  if (store.joining && store.broken === null) return h("span", { class: "state mut" }, "… connecting");
   if (standing.source === "file") return h("span", { class: "state info" }, "a file");
   return stale() ? h("span", { class: "state bad" }, "✕ not live") : h("span", { class: "state ok" }, "● live");
 }
@@ -130,7 +132,7 @@ function notices() {
       h(
         "p",
         { class: "notice bad" },
-        `Not live since ${clock(store.broken / 1000)}: this page does not reach the server. `,
+        `Not live since ${clock(store.broken / 1000)}: ${store.why || "this page does not reach the server"}. `,
         "It tries again by itself; what it shows is as of then.",
       ),
     );
