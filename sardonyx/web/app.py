@@ -107,9 +107,8 @@ def application(source: Source, port: int, hosts: Iterable[str] = (), access: Ac
         for topic in topics:
             if topic != "cluster" and not (topic.startswith("job:") and topic.isprintable() and '"' not in topic):
                 raise SardonyxError("SX-WEB-QUERY", f"there is no topic {topic!r}", fix="cluster, or job:ID")
-        return StreamingResponse(
-            hub.stream(topics), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would collect what comes
+        return StreamingResponse(hub.stream(topics), media_type="text/event-stream", headers=headers)
 
     def session(request: Request) -> Response:
         answer = api.session(request.scope["visitor"])
