@@ -55,7 +55,7 @@ SHELL = """<!doctype html>
 <script type="module" src="/static/main.js"></script>
 </head>
 <body>
-<div id="app"></div>
+<div id="app"><p>These pages are being loaded. If this stays: reload; a script did not come, or the browser is too old.</p></div>
 <noscript><p>These pages need JavaScript. The same data: <a href="/api/v1/cluster">/api/v1/cluster</a>,
 or <code>sardonyx job list</code> and <code>sardonyx job show JOB</code>.</p></noscript>
 </body>

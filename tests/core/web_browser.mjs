@@ -26,7 +26,13 @@ class Knot {
     node.parentNode = this;
   }
 
+  get isConnected() {
+    return this === body || Boolean(this.parentNode?.isConnected);
+  }
+
+  /** As in a browser, what is removed, or moved, has the focus no more. */
   remove() {
+    if (this.contains(document.activeElement)) document.activeElement = body;
     if (this.parentNode) this.parentNode.childNodes.splice(this.parentNode.childNodes.indexOf(this), 1);
     this.parentNode = null;
   }
@@ -104,6 +110,14 @@ class Element extends Knot {
 
   showModal() {
     this.open = true;
+    this.before = document.activeElement;
+    document.activeElement = this;
+  }
+
+  close() {
+    this.open = false;
+    document.activeElement = this.before;
+    this.onclose?.();
   }
 
   /** Itself, if its tag is one of these; what stands in brackets is left out of account. */

@@ -294,6 +294,8 @@ function tell(before, data) {
   say(`Task ${worse.name}: ${worse.verdict.word}`);
 }
 
+const nameOf = (item) => item.id ?? item.n ?? item.offset;
+
 /** Get the next part of the list that is shown. If that is another one by then, it is not wanted any more. */
 export async function more(path) {
   const list = listed();
@@ -302,7 +304,9 @@ export async function more(path) {
   redraw();
   try {
     const page = await ask(path.replace("/api/v1", ""));
-    Object.assign(list, { items: [...list.items, ...page.items], next: page.next, paged: true });
+    const known = new Set(list.items.map(nameOf)); // where the item after which it goes on is gone, a list begins again
+    const items = page.items.filter((each) => !known.has(nameOf(each)));
+    Object.assign(list, { items: [...list.items, ...items], next: page.next, paged: true });
   } catch (error) {
     list.failed = problemOf(error);
   }
