@@ -29,11 +29,12 @@ start(false);
 if (!store.session) void know();
 setInterval(() => {
   const passed = Date.now() - ticked;
-  ticked += passed;
   if (passed > ASLEEP && !document.hidden && store.route) {
     hush(); // the machine has slept, and its connections may be dead
+    store.broken ??= ticked;
     attend();
   }
+  ticked += passed;
   redraw();
   keepScale();
   void askStream();

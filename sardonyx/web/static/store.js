@@ -274,7 +274,7 @@ async function read(mine, wanted, take) {
   let text = "";
   for (;;) {
     if (store.broken !== null && mine === stream) {
-      store.broken = null;
+      Object.assign(store, { broken: null, why: "" });
       forget();
       redraw();
     }
