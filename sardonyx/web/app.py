@@ -55,7 +55,7 @@ SHELL = """<!doctype html>
 <script type="module" src="/static/main.js"></script>
 </head>
 <body>
-<div id="app"></div>
+<div id="app"><p>These pages are being loaded. If this stays: reload; a script did not come, or the browser is too old.</p></div>
 <noscript><p>These pages need JavaScript. The same data: <a href="/api/v1/cluster">/api/v1/cluster</a>,
 or <code>sardonyx job list</code> and <code>sardonyx job show JOB</code>.</p></noscript>
 </body>
@@ -107,9 +107,8 @@ def application(source: Source, port: int, hosts: Iterable[str] = (), access: Ac
         for topic in topics:
             if topic != "cluster" and not (topic.startswith("job:") and topic.isprintable() and '"' not in topic):
                 raise SardonyxError("SX-WEB-QUERY", f"there is no topic {topic!r}", fix="cluster, or job:ID")
-        return StreamingResponse(
-            hub.stream(topics), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would collect what comes
+        return StreamingResponse(hub.stream(topics), media_type="text/event-stream", headers=headers)
 
     def session(request: Request) -> Response:
         answer = api.session(request.scope["visitor"])

@@ -14,6 +14,8 @@ log = structlog.get_logger()
 
 LEAST = 0.25
 """Seconds between two frames of one topic."""
+AGAIN = 5.0
+"""Seconds after which topics are made again if nothing is new: some of what they say goes by the time."""
 SILENCE = 15.0
 """Seconds after which an idle stream gets a comment, so that proxies keep it."""
 STREAMS = 1000
@@ -55,6 +57,10 @@ class Hub:
         self._shown = shown
         self._streams: set[_Stream] = set()
         self._frames: dict[str, bytes] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        """By topic, held while it is made: so what is made later is handed out later."""
+        self._next: dict[str, asyncio.Task[bytes]] = {}
+        """By topic, the making that has not begun yet: all who ask until then share it."""
         self._number = 0
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +86,8 @@ class Hub:
         """Hand out what is new until cancelled."""
         self._loop = asyncio.get_running_loop()
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), AGAIN)
             self._changed.clear()
             for topic in {topic for stream in self._streams for topic in stream.topics}:
                 await self._refresh(topic)
@@ -93,9 +100,7 @@ class Hub:
         try:
             yield b"retry: 1000\n\n"
             for topic in sorted(mine.topics):
-                frame = await self._refresh(topic)
-                if frame is not None:
-                    mine.put(topic, frame)
+                mine.put(topic, await self._refresh(topic))
             while not self.over:
                 frames, mine.waiting = mine.waiting, {}
                 for frame in frames.values():
@@ -112,9 +117,22 @@ class Hub:
             self._streams.discard(mine)
             still = {topic for stream in self._streams for topic in stream.topics}
             self._frames = {topic: frame for topic, frame in self._frames.items() if topic in still}
+            self._locks = {
+                topic: lock for topic, lock in self._locks.items() if topic in {*still, *self._next} or lock.locked()
+            }
 
-    async def _refresh(self, topic: str) -> bytes | None:
-        """Make the frame of a topic, and hand it out if it differs from the last one; gives the newest."""
+    async def _refresh(self, topic: str) -> bytes:
+        """Make the frame of a topic anew, and hand it out if it differs from the last one; gives the newest."""
+        if topic not in self._next:
+            self._next[topic] = asyncio.create_task(self._made(topic))
+        return await asyncio.shield(self._next[topic])  # a reader that leaves ends it for no other one
+
+    async def _made(self, topic: str) -> bytes:
+        async with self._locks.setdefault(topic, asyncio.Lock()):
+            del self._next[topic]  # who asks from now on wants what is new from now on
+            return await self._make_frame(topic)
+
+    async def _make_frame(self, topic: str) -> bytes:
         defect: Exception | None = None
         try:
             data = await asyncio.to_thread(self._make, topic)

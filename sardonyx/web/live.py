@@ -245,14 +245,17 @@ class LiveSource:
                 continue
             job, watched = due
             began = time.monotonic()
-            sample = self._sample(job, watched)
-            took = time.monotonic() - began
+            sample = None
+            try:
+                sample = self._sample(job, watched)
+            except Exception:
+                log.exception("web_job_not_counted", job=job)  # other jobs are asked about, and this one again
+            watched.period = max(ASK_EVERY, SHARE * (time.monotonic() - began))
+            watched.next = began + watched.period
             if sample is not None:
                 with self.book.lock:
                     watched.samples.add(sample)
                 self._changed()
-            watched.period = max(ASK_EVERY, SHARE * took)
-            watched.next = began + watched.period
 
     def _running(self) -> dict[str, JobSpec]:
         """The jobs whose lag is metered: a suspended one is behind because a user wants it."""

@@ -70,7 +70,7 @@ def test_what_was_known_of_the_past_is_forgotten_while_the_page_does_not_listen(
     """A page that is hidden for 30 s does not listen any more, and the server may begin with another log meanwhile."""
     assert play(
         """
-        page.answers["/cluster"] = given.cluster;
+        page.answers["/cluster"] = { ...given.cluster, live: false };
         const asked = () => page.asked.filter((each) => each === "/cluster?at=3").length;
         const look = async () => {
             await page.follow("/?at=4");

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from web_site import EVENTS, Site, file_like
+from web_site import EVENTS, HERE, Site, file_like
 
 from sardonyx.web.api import Api
 from sardonyx.web.hub import Hub
@@ -105,6 +108,93 @@ def test_a_defect_in_one_topic_is_told_and_the_others_go_on() -> None:
     assert b"SX-UNEXPECTED" in gone[1, "job:odd"]
 
 
+def test_an_older_state_never_comes_after_a_newer_one() -> None:
+    """Also if one stream begins while the state for another one is being made, and that takes longer."""
+    value = 0
+    slow, begun = threading.Event(), threading.Event()
+
+    def make(topic: str) -> bytes:
+        made = value
+        if topic == "cluster" and made == 1:
+            begun.set()
+            slow.wait(PATIENCE)
+        return json.dumps(made).encode()
+
+    async def play() -> list[int]:
+        nonlocal value
+        hub = Hub(make)
+        runs = asyncio.create_task(hub.run())
+        streams = [hub.stream(["cluster"]) for _ in range(2)]
+        got: list[int] = []
+
+        async def read(which: int, until: int) -> None:
+            async for frame in streams[which]:
+                if b'"cluster"' in frame:
+                    got.append(json.loads(frame.partition(b"data: ")[2])["data"])
+                    if got[-1] == until:
+                        return
+
+        await read(0, 0)
+        value = 1
+        hub.changed()
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        value = 2
+        late = asyncio.create_task(read(1, 2))
+        await asyncio.wait({late}, timeout=0.2)
+        slow.set()
+        await late
+        got.clear()
+        older = asyncio.create_task(read(0, 1))
+        await asyncio.wait({older}, timeout=0.5)
+        runs.cancel()
+        return got
+
+    assert asyncio.run(asyncio.wait_for(play(), PATIENCE)) == [2]
+
+
+def test_many_streams_that_begin_at_once_cost_two_makings() -> None:
+    """As after a new start of the pages: those that come while the state is being made share the next one."""
+    made: list[str] = []
+
+    def make(topic: str) -> bytes:
+        made.append(topic)
+        return b"0"
+
+    async def play() -> int:
+        hub = Hub(make)
+
+        async def first(stream: AsyncIterator[bytes]) -> None:
+            async for frame in stream:
+                if b'"cluster"' in frame:
+                    return
+
+        await asyncio.gather(*(first(hub.stream(["cluster"])) for _ in range(100)))
+        return made.count("cluster")
+
+    assert asyncio.run(asyncio.wait_for(play(), PATIENCE)) <= 2
+
+
+def test_what_a_topic_says_of_the_time_is_made_anew_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that a request has waited for long: no change of the log says so, since no coordinator processes it."""
+    monkeypatch.setattr("sardonyx.web.hub.AGAIN", 0.01)
+    count = 0
+
+    def make(topic: str) -> bytes:
+        nonlocal count
+        count += topic == "cluster"
+        return json.dumps(count).encode()
+
+    async def play() -> None:
+        hub = Hub(make)
+        runs = asyncio.create_task(hub.run())
+        async for frame in hub.stream(["cluster"]):
+            if b'"cluster"' in frame and json.loads(frame.partition(b"data: ")[2])["data"] >= 3:
+                break
+        runs.cancel()
+
+    asyncio.run(asyncio.wait_for(play(), PATIENCE))
+
+
 def test_streams_are_counted() -> None:
     """From the first line that a reader gets."""
     site = Site(file_like(EVENTS))
@@ -113,3 +203,26 @@ def test_streams_are_counted() -> None:
     with pytest.raises(StopIteration):
         stream.__anext__().send(None)  # as far as to the first line
     assert b'sardonyx_web_streams{deployment="test"} 1.0' in site.get("/metrics").body
+
+
+def test_no_proxy_keeps_a_stream_back() -> None:
+    """Such as nginx, which collects what it passes on, unless it is asked not to."""
+    app = Site(file_like(EVENTS)).app
+    sent: list[dict[str, Any]] = []
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/stream",
+        "raw_path": b"/api/v1/stream",
+        "query_string": b"",
+    }
+    scope |= {"root_path": "", "scheme": "http", "headers": [(b"host", HERE.encode())]}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), PATIENCE))
+    assert (b"x-accel-buffering", b"no") in sent[0]["headers"]

@@ -26,7 +26,13 @@ class Knot {
     node.parentNode = this;
   }
 
+  get isConnected() {
+    return this === body || Boolean(this.parentNode?.isConnected);
+  }
+
+  /** As in a browser, what is removed, or moved, has the focus no more. */
   remove() {
+    if (this.contains(document.activeElement)) document.activeElement = body;
     if (this.parentNode) this.parentNode.childNodes.splice(this.parentNode.childNodes.indexOf(this), 1);
     this.parentNode = null;
   }
@@ -104,6 +110,14 @@ class Element extends Knot {
 
   showModal() {
     this.open = true;
+    this.before = document.activeElement;
+    document.activeElement = this;
+  }
+
+  close() {
+    this.open = false;
+    document.activeElement = this.before;
+    this.onclose?.();
   }
 
   /** Itself, if its tag is one of these; what stands in brackets is left out of account. */
@@ -206,9 +220,17 @@ export async function pass(milliseconds) {
   now = end;
 }
 
+/** Let the machine sleep for a time, in milliseconds, in which no timer goes on. */
+export function sleep(milliseconds) {
+  now += milliseconds;
+  for (const each of timers.values()) each.at += milliseconds;
+}
+
 // The server
 
-/** By path, the answer; or what gives it, or a promise of it, from the whole address. */
+/** By how many seconds its clock is ahead. */
+export const clock = { ahead: 0 };
+/** By path, the answer as data or as a text; or what gives it, or a promise of it, from the whole address. */
 export const answers = { "/session": { name: "ana", role: "operator", acts: true } };
 /** The addresses that were asked for, without streams. */
 export const asked = [];
@@ -249,18 +271,25 @@ class Stream {
   }
 }
 
-globalThis.fetch = async (path, { signal } = {}) => {
-  if (path.startsWith("/api/v1/stream")) {
+const headers = { get: (name) => (name === "date" ? new Date(now + 1000 * clock.ahead).toUTCString() : null) };
+
+/** As in a browser, an answer whose attempt is ended is an error. */
+const ended = (signal) => new Promise((_, fail) => signal.addEventListener("abort", () => fail(signal.reason)));
+
+globalThis.fetch = async (path, { signal }) => {
+  if (path.startsWith("/api/v1/stream") && !answers["/stream"]) {
     const made = new Stream(path, signal);
     streams.push(made);
-    return { ok: true, status: 200, body: made.body };
+    return { ok: true, status: 200, headers, body: made.body };
   }
   const wanted = path.replace("/api/v1", "");
   asked.push(wanted);
   const found = answers[wanted.split("?")[0]];
-  const answer = await (typeof found === "function" ? found(wanted) : found);
-  if (answer === undefined) return { ok: false, status: 404, json: async () => ({ code: "SX-WEB-PATH", title: wanted }) };
-  return { ok: !answer.code, status: answer.code ? 500 : 200, json: async () => structuredClone(answer) };
+  const given = await Promise.race([typeof found === "function" ? found(wanted) : found, ended(signal)]);
+  const answer = given === undefined ? { code: "SX-WEB-PATH", title: wanted, status: 404 } : given;
+  const status = answer.status || (answer.code ? 500 : 200);
+  const text = typeof answer === "string" ? answer : JSON.stringify(answer);
+  return { ok: status === 200, status, headers, text: async () => text };
 };
 
 /** Begin at this address. */

@@ -79,7 +79,9 @@ async function carryOut() {
 }
 
 function leave() {
+  const dialog = document.querySelector("dialog");
   store.wish = null;
+  if (dialog?.open) dialog.close(); // and the focus goes back to where it was
   redraw();
 }
 
@@ -89,7 +91,7 @@ export function question() {
   if (!wish) return null;
   return h(
     "dialog",
-    { key: `wish ${wish.key}`, class: wish.bad ? "bad" : "", "aria-labelledby": "wish", onclose: leave },
+    { key: `wish ${wish.key}`, class: wish.bad ? "bad" : "", "aria-labelledby": "wish", onclose: () => store.wish === wish && leave() },
     h("h2", { id: "wish" }, wish.title),
     h("p", null, wish.text),
     h("p", { class: "mut" }, `The log will say that ${store.session.name} asked for it.`),

@@ -9,42 +9,53 @@ export function h(tag, props, ...children) {
 
 const isShown = (child) => child !== null && child !== undefined && child !== false && child !== "";
 
+/** The children in one list, each with what it is known by from one drawing to the next: its key, or its place. So one that comes
+or goes moves no other one to another node. */
+function* listed(children, place = "#") {
+  for (const [index, child] of children.entries()) {
+    if (Array.isArray(child)) yield* listed(child, `${place}${index}.`);
+    else if (isShown(child)) yield [child.props?.key === undefined ? `${place}${index}` : child.props.key, child];
+  }
+}
+
 /** Make the children of a node look like this list. Several may have one key: they keep their nodes in order. */
 export function draw(parent, children) {
   const space = parent.namespaceURI === SVG ? SVG : null;
-  const keyed = new Map();
-  for (const node of parent.childNodes)
-    if (node.sxKey !== undefined) keyed.get(node.sxKey)?.push(node) ?? keyed.set(node.sxKey, [node]);
+  const known = new Map();
+  for (const node of parent.childNodes) known.get(node.sxKey)?.push(node) ?? known.set(node.sxKey, [node]);
+  const wanted = [...listed(children)].map(([key, child]) => {
+    const old = known.get(key)?.shift();
+    return [fits(old, child) ? old : make(child, space, key), child];
+  });
+  const kept = new Set(wanted.map(([node]) => node));
+  for (const node of [...parent.childNodes]) if (!kept.has(node)) node.remove();
   let here = parent.firstChild;
-  for (const child of children.flat(Infinity).filter(isShown)) {
-    let node =
-      typeof child === "object" && child.props.key !== undefined ? (keyed.get(child.props.key) || []).shift() : here;
-    if (!fits(node, child)) node = make(child, space);
+  for (const [node, child] of wanted) {
+    if (here && here !== node && here.nextSibling === node) {
+      parent.insertBefore(here, node.nextSibling); // it moves down: the others need not move up, and keep focus and scrolling
+      here = node;
+    }
     if (node === here) here = here.nextSibling;
     else parent.insertBefore(node, here);
     if (typeof child === "object") update(node, child);
     else if (node.data !== String(child)) node.data = String(child);
-  }
-  while (here) {
-    const next = here.nextSibling;
-    here.remove();
-    here = next;
   }
 }
 
 function fits(node, child) {
   if (!node) return false;
   if (typeof child !== "object") return node.nodeType === Node.TEXT_NODE;
-  return (
-    node.nodeType === Node.ELEMENT_NODE && node.localName === child.tag.toLowerCase() && node.sxKey === child.props.key
-  );
+  return node.nodeType === Node.ELEMENT_NODE && node.localName === child.tag.toLowerCase();
 }
 
-function make(child, space) {
-  if (typeof child !== "object") return document.createTextNode(String(child));
+function make(child, space, key) {
   const node =
-    space || child.tag === "svg" ? document.createElementNS(SVG, child.tag) : document.createElement(child.tag);
-  node.sxKey = child.props.key;
+    typeof child !== "object"
+      ? document.createTextNode(String(child))
+      : space || child.tag === "svg"
+        ? document.createElementNS(SVG, child.tag)
+        : document.createElement(child.tag);
+  node.sxKey = key;
   node.sxProps = {};
   return node;
 }

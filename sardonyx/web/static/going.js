@@ -5,6 +5,9 @@ import { play, stop } from "./play.js";
 import { decoded, entryIn, here, hush, listen, readRoute, redraw, store, useToken } from "./store.js";
 import { shown } from "./time.js";
 
+/** What a page is about. */
+const subjectOf = ({ page, job, link, task }) => [page, job, link, page === "pile" ? task : ""].join("\n");
+
 /** Show what the address says; with the data that are there if it is the same page. */
 export function start(keepData) {
   const given = /^#token=(.+)$/.exec(location.hash);
@@ -16,7 +19,7 @@ export function start(keepData) {
   }
   const route = readRoute(new URL(location.href));
   const before = store.route;
-  const same = keepData && before && before.page === route.page && before.job === route.job;
+  const same = keepData && before && subjectOf(before) === subjectOf(route);
   const again =
     !same ||
     before.at !== route.at ||
@@ -48,8 +51,9 @@ export function attend() {
 /** Go to an address of these pages. */
 export function visit(address, replace = false) {
   settle();
-  const samePage = new URL(address, location.href).pathname === location.pathname;
-  if (replace) history.replaceState(null, "", address);
+  const to = new URL(address, location.href);
+  const samePage = to.pathname === location.pathname;
+  if (replace || to.href === location.href) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
   start(samePage);
   if (!samePage) {

@@ -73,13 +73,13 @@ document.addEventListener("keydown", (event) => {
     "/": () => (store.route.page === "log" ? document.getElementById("filter-job").focus() : visit("/log")),
     t: () => (store.table = !store.table),
     "?": () => (store.help = !store.help),
-    y: () => void copy(location.href),
+    y: () => void copy(new URL(here({}), location.href).href),
     ",": () => go(shown() - 1),
     ".": () => go(shown() + 1),
     "[": () => nextMark(-1) && go(nextMark(-1).n),
     "]": () => nextMark(1) && go(nextMark(1).n),
     p: () => go("play"),
-    n: () => visit(here({ at: "" })),
+    n: () => store.route.at !== null && visit(here({ at: "" })),
   };
   const act = acts[event.key];
   if (!act || (!store.standing && event.key !== "g")) return;

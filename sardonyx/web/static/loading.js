@@ -7,6 +7,7 @@ import { ask, problemOf, redraw, say, store } from "./store.js";
 export const ASKING = new Set(["link", "letters", "pile"]);
 
 let asked = 0;
+let streamed = 0; // how many states of the page that is shown the stream has brought
 let topic = ""; // of the stream, for the page that is shown
 
 /** Which topic of the stream the page that is shown is drawn from. */
@@ -95,8 +96,10 @@ function readsOn() {
 
 async function loaded(route, wanted = () => true) {
   const mine = ++asked;
+  const before = streamed;
   era = store.era;
   store.busy = true;
+  const overtaken = () => route.at === null && streamed !== before; // the stream brought a state that was made later
   const done = (change) => {
     if (mine === asked) {
       store.busy = false;
@@ -119,12 +122,17 @@ async function loaded(route, wanted = () => true) {
       past && compared(route) === null ? ask(`/log/${route.at}`, true).catch(() => null) : null,
     ]);
     const diff = await differing(route, data);
-    done(() => ((store.data = data), (store.entry = entry), (store.diff = diff), (store.problem = null)));
+    done(() => {
+      if (!overtaken()) Object.assign(store, { data, problem: null });
+      Object.assign(store, { entry, diff });
+    });
     if (past && mine === asked) void prepare(filmed(route, data), route.at);
     void askTask(true);
     void askStream();
   } catch (error) {
-    done(() => (store.problem = problemOf(error)));
+    done(() => {
+      if (!overtaken()) store.problem = problemOf(error);
+    });
   }
 }
 
@@ -152,14 +160,19 @@ export function screen() {
   return true;
 }
 
-/** Get what differs from the entry that the page is compared with. */
+let comparing = false;
+
+/** Get what differs from the entry that the page is compared with, one question at a time. */
 export async function compare() {
   const { route, data } = store;
-  if (compared(route) === null || !data || (store.diff && store.diff.to === data.n)) return;
+  if (comparing || compared(route) === null || !data || (store.diff && store.diff.to === data.n)) return;
+  comparing = true;
   const mine = asked;
   const diff = await differing(route, data).catch(() => null);
+  comparing = false;
   if (mine === asked) store.diff = diff;
   redraw();
+  if (store.data !== data) void compare();
 }
 
 /** Whether the page is still that of this job. */
@@ -184,23 +197,31 @@ async function rescale() {
     store.scale = found;
     redraw();
   } catch {
-    scaled = 0;
+    // it is asked for again
   }
+}
+
+/** Get the scale anew if it is older than the log. */
+export function keepScale() {
+  const { standing, scale, broken } = store;
+  if (standing && broken === null && (!scale || scale.last !== standing.last)) void rescale();
 }
 
 /** Take a state of a topic from the stream. */
 export function take(named, data, gone) {
   const { route } = store;
   if (named === "standing") {
-    if (!store.session) void know();
     const away = store.era !== era;
+    if (!store.session || away) void know();
     era = store.era;
     if (away && (route.at !== null || !topic) && !ASKING.has(route.page) && !readsOn()) void load();
+    else if (route.at !== null && store.data && store.data.live && store.data.n < data.last) void load(); // it was the present
     else void refresh();
-    if (!store.scale || store.scale.last !== data.last) void rescale();
+    keepScale();
     return;
   }
   if (route.at !== null || named !== topic) return;
+  streamed += 1;
   if (gone) store.problem = data;
   else {
     const before = store.data;
@@ -208,6 +229,7 @@ export function take(named, data, gone) {
     store.data = data;
     if (route.page === "job") tell(before, data);
     void askTask();
+    void compare();
   }
 }
 
@@ -272,6 +294,8 @@ function tell(before, data) {
   say(`Task ${worse.name}: ${worse.verdict.word}`);
 }
 
+const nameOf = (item) => item.id ?? item.n ?? item.offset;
+
 /** Get the next part of the list that is shown. If that is another one by then, it is not wanted any more. */
 export async function more(path) {
   const list = listed();
@@ -280,7 +304,9 @@ export async function more(path) {
   redraw();
   try {
     const page = await ask(path.replace("/api/v1", ""));
-    Object.assign(list, { items: [...list.items, ...page.items], next: page.next, paged: true });
+    const known = new Set(list.items.map(nameOf)); // where the item after which it goes on is gone, a list begins again
+    const items = page.items.filter((each) => !known.has(nameOf(each)));
+    Object.assign(list, { items: [...list.items, ...items], next: page.next, paged: true });
   } catch (error) {
     list.failed = problemOf(error);
   }

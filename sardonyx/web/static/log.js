@@ -1,6 +1,7 @@
 // The log: a list of entries, and one entry with what it changed.
 
 import { h } from "./dom.js";
+import { written } from "./exact.js";
 import { here, store } from "./store.js";
 import { number } from "./text.js";
 import { coded, further, route, when } from "./parts.js";
@@ -115,7 +116,7 @@ export function logPage() {
           ? h("a", { class: "button", href: `/jobs/${encodeURIComponent(job)}?at=${entry.n}`, ...route }, `${job} then`)
           : null,
       ),
-      h("details", null, h("summary", null, "as JSON"), h("pre", { tabindex: "0" }, JSON.stringify(entry, null, 2))),
+      h("details", null, h("summary", null, "as JSON"), h("pre", { tabindex: "0" }, written(entry, 2))),
     ];
   }
   const page = store.log;

@@ -1,17 +1,17 @@
 // What several pages are made of.
 
 import { h } from "./dom.js";
-import { link, store } from "./store.js";
-import { clock, moment, UNKNOWN } from "./text.js";
+import { link, now, store } from "./store.js";
+import { clock, isTime, moment, UNKNOWN } from "./text.js";
 
 /** A link that this page follows by itself. */
 export const route = { "data-route": "" };
 
 /** A time with its date and zone in the description. */
 export function when(at, fine = false) {
-  return at === null || at === undefined
-    ? UNKNOWN
-    : h("time", { datetime: new Date(at * 1000).toISOString(), title: moment(at) }, clock(at, fine));
+  if (at === null || at === undefined) return UNKNOWN;
+  if (!isTime(at)) return h("span", { title: `${at} seconds since 1970` }, clock(at));
+  return h("time", { datetime: new Date(at * 1000).toISOString(), title: moment(at) }, clock(at, fine));
 }
 
 /** A command to type. */
@@ -59,9 +59,10 @@ export const further = (list, word) =>
 /** A link to a job. */
 export const jobLink = (id, more = {}) => h("a", { href: link(`/jobs/${encodeURIComponent(id)}`, more), ...route }, id);
 
-/** What is known of the moment that is shown: seconds since 1970. */
+/** The time of the moment that is shown, by the clock of the server: seconds since 1970. */
 export function nowOf(data) {
-  return data && data.live && store.standing && store.standing.source === "live"
-    ? Date.now() / 1000
-    : (data && data.at) || 0;
+  const { standing, broken } = store;
+  if (!data || !data.live || !standing || standing.source !== "live") return (data && data.at) || 0;
+  if (broken !== null) return broken / 1000 + store.ahead; // what is shown is as of then
+  return standing.connected ? now() : standing.since;
 }

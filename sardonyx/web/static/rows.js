@@ -2,6 +2,7 @@
 
 import { redoAction } from "./actions.js";
 import { h } from "./dom.js";
+import { written } from "./exact.js";
 import { coded, command, further, jobLink, route, table, when } from "./parts.js";
 import { here, link, store } from "./store.js";
 import { counted, number, UNKNOWN } from "./text.js";
@@ -17,7 +18,7 @@ export const lettersOf = (job, task) => `/dead-letters/${encodeURIComponent(job)
 
 function cell(value) {
   if (value === undefined) return UNKNOWN;
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const text = typeof value === "string" ? value : written(value);
   return text.length > CUT ? h("span", { title: text }, `${text.slice(0, CUT)}…`) : text;
 }
 
@@ -261,7 +262,7 @@ function letterPanel(letter) {
       command(`sardonyx job trace ${letter.job} ${origin.topic}[${origin.partition}]@${origin.offset}`),
     ),
     h("h3", null, "Record"),
-    h("pre", { tabindex: "0" }, JSON.stringify(letter.record, null, 2)),
+    h("pre", { tabindex: "0" }, written(letter.record, 2)),
     failure.traceback ? [h("h3", null, "Traceback"), h("pre", { tabindex: "0" }, failure.traceback)] : null,
   );
 }

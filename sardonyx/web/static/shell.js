@@ -33,6 +33,7 @@ export function frame() {
   document.title = title();
   document.documentElement.classList.toggle("stale", stale());
   document.documentElement.classList.toggle("past", route.at !== null);
+  const focused = document.activeElement;
   draw(app, [
     h("a", { class: "skip", href: "#main" }, "Skip to the content"),
     h(
@@ -86,13 +87,33 @@ export function frame() {
       { id: "main", tabindex: "-1", key: "main" },
       h("div", { role: "status", class: "notices" }, notices()),
       store.help ? help() : null,
-      content(),
+      safely(content),
     ),
     h("div", { class: "away", "aria-live": "polite", key: "said" }, store.said),
-    timeBar(store.data, go),
+    safely(() => timeBar(store.data, go)),
     question(),
   ]);
+  if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true }); // it was moved
   showQuestion();
+}
+
+let complained = "";
+
+/** A part of the page; if it cannot be made, why not: the other parts go on. */
+function safely(make) {
+  try {
+    return make();
+  } catch (error) {
+    if (complained !== String(error)) console.error(error); // it is drawn each second
+    complained = String(error);
+    return h(
+      "section",
+      { class: "why bad", key: "broken" },
+      h("h1", null, "This part of the page cannot be shown"),
+      h("p", null, complained),
+      h("p", null, "Reload the page. If that does not help, report this text with the address of the page."),
+    );
+  }
 }
 
 function title() {
@@ -111,13 +132,15 @@ function title() {
 }
 
 function stale() {
-  return store.route.at === null && (store.broken !== null || (store.standing !== null && !store.standing.connected));
+  const { route, broken, joining, standing } = store;
+  return route.at === null && (broken !== null || (standing !== null && (joining || !standing.connected)));
 }
 
 function state() {
   const { standing, route } = store;
   if (route.at !== null) return h("span", { class: "state info" }, "◂ the past");
   if (!standing) return h("span", { class: "state mut" }, "…");
+  if (store.joining && store.broken === null) return h("span", { class: "state mut" }, "… connecting");
   if (standing.source === "file") return h("span", { class: "state info" }, "a file");
   return stale() ? h("span", { class: "state bad" }, "✕ not live") : h("span", { class: "state ok" }, "● live");
 }
@@ -130,7 +153,7 @@ function notices() {
       h(
         "p",
         { class: "notice bad" },
-        `Not live since ${clock(store.broken / 1000)}: this page does not reach the server. `,
+        `Not live since ${clock(store.broken / 1000)}: ${store.why || "this page does not reach the server"}. `,
         "It tries again by itself; what it shows is as of then.",
       ),
     );
@@ -171,6 +194,7 @@ function content() {
       problem.code ? h("p", null, h("code", null, problem.code)) : null,
       problem.cause ? h("p", null, problem.cause) : null,
       problem.fix ? h("p", null, problem.fix) : null,
+      h("p", null, h("button", { type: "button", "data-again": "" }, store.busy ? "asking …" : "try again")),
       route.page === "job" && route.at !== null
         ? h(
             "p",

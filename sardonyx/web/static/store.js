@@ -1,11 +1,16 @@
 // What is shown, where it comes from, and whether it is up to date. The address of the page alone says what is wanted.
 
+import { parsed } from "./exact.js";
+
 export const store = {
   route: null,
   standing: null, // what the server stands at
   data: null, // of the page
   problem: null, // why there is no data
   broken: null, // since when the stream is broken, milliseconds since 1970
+  why: "", // why, if the server says so
+  joining: false, // whether the server has yet to say where it stands, since the page began to listen
+  ahead: 0, // seconds by which the clock of the server is ahead of the browser's
   scale: null, // the log in short
   entry: null, // the entry that is looked at, with its changes
   from: null, // the entry that the one shown is compared with
@@ -29,6 +34,8 @@ export const store = {
 
 const AGAIN = 1500; // milliseconds until a stream that broke is begun again
 const SILENT = 40000; // milliseconds without a word after which a stream is broken: a server says something each 15 s
+const PATIENCE = 90000; // milliseconds for an answer: it may wait 20 s for its turn to ask Kafka
+const ALIKE = 2; // seconds in which two clocks are the same: answers tell whole ones
 
 let drawn = () => {};
 let waiting = false;
@@ -126,13 +133,48 @@ const withToken = (more = {}) => ({ ...(token ? { authorization: `Bearer ${token
 
 const kept = new Map();
 
+/** An answer of the API. One that does not come in a long time is an error: its connection may be dead without a word. */
+async function fetched(path, how) {
+  const attempt = new AbortController();
+  const late = setTimeout(() => attempt.abort(new Error(`no answer within ${PATIENCE / 1000} s`)), PATIENCE);
+  try {
+    const answer = await fetch(`/api/v1${path}`, { ...how, signal: attempt.signal });
+    const data = await dataOf(answer);
+    if (!answer.ok) throw data;
+    return data;
+  } finally {
+    clearTimeout(late);
+  }
+}
+
+/** What an answer says. Of one that is not the server's own, it is an error. */
+async function dataOf(answer) {
+  const text = await answer.text();
+  try {
+    return parsed(text);
+  } catch {
+    throw {
+      title: `something before the server answers, with HTTP status ${answer.status}`,
+      cause: "the answer is not JSON, as all of the server's own are: a proxy may have made it",
+      fix: "look whether `sardonyx web` runs, and at the log of the proxy in front of it",
+    };
+  }
+}
+
+/** The time by the clock of the server, seconds since 1970. */
+export const now = () => Date.now() / 1000 + store.ahead;
+
+/** Learn by how much the clock of the server is ahead. Only of an answer that no browser keeps: another one may be older. */
+function setClock(answer) {
+  const ahead = (Date.parse(answer.headers.get("date")) + 500 - Date.now()) / 1000;
+  if (Math.abs(ahead - store.ahead) > ALIKE) store.ahead = ahead;
+}
+
 /** Ask the API; answers about the past are kept for a while, because they are asked for again while one looks around. */
 export async function ask(path, keep = false) {
   if (keep && kept.has(path)) return kept.get(path);
-  const answer = await fetch(`/api/v1${path}`, { headers: withToken() });
-  const data = await answer.json();
-  if (!answer.ok) throw data;
-  if (keep) {
+  const data = await fetched(path, { headers: withToken() });
+  if (keep && !data.live) {
     if (kept.size > 300) kept.delete(kept.keys().next().value);
     kept.set(path, data);
   }
@@ -141,15 +183,12 @@ export async function ask(path, keep = false) {
 
 /** Change something. The same key makes it the same wish, however often it is sent. */
 export async function act(path, key) {
-  const answer = await fetch(`/api/v1${path}`, { method: "POST", headers: withToken({ "idempotency-key": key }) });
-  const data = await answer.json();
-  if (!answer.ok) throw data;
-  return data;
+  return fetched(path, { method: "POST", headers: withToken({ "idempotency-key": key }) });
 }
 
 /** What an error is to the page. */
 export function problemOf(error) {
-  return error && error.code
+  return error && error.title
     ? error
     : { code: "", title: "the server does not answer", cause: String(error), fix: "is `sardonyx web` still running?" };
 }
@@ -180,7 +219,11 @@ let topics = "";
 /** Listen to these topics, whose states go to `take`. It begins again by itself when the stream breaks. */
 export function listen(wanted, take) {
   if (stream && topics === wanted) return;
-  if (!stream) forget(); // a page that was hidden for long did not hear whether the server went away
+  if (!stream) {
+    forget(); // a page that was hidden for long did not hear whether the server went away
+    store.joining = true;
+    redraw();
+  }
   hush();
   topics = wanted;
   stream = { attempt: null };
@@ -196,14 +239,17 @@ export function hush() {
 async function follow(mine, wanted, take) {
   while (mine === stream) {
     mine.attempt = new AbortController();
+    let why = "";
     try {
       await read(mine, wanted, take);
-    } catch {
-      // it broke, or the server is away
+    } catch (error) {
+      if (error && error.title) why = error.fix ? `${error.title}; ${error.fix}` : error.title;
+      // otherwise it broke, or the server is away
     }
     mine.attempt.abort(); // or an answer that was not read to its end would keep its connection
     if (mine !== stream) return;
     if (store.broken === null) store.broken = Date.now();
+    store.why = why;
     redraw();
     await new Promise((done) => setTimeout(done, AGAIN));
   }
@@ -214,16 +260,21 @@ async function read(mine, wanted, take) {
   const path = `/api/v1/stream?topics=${encodeURIComponent(wanted)}`;
   const { attempt } = mine;
   const answer = await heard(attempt, () => fetch(path, { headers: withToken(), signal: attempt.signal }));
-  if (answer.status === 401) {
-    store.problem = await answer.json();
-    if (mine === stream) stream = null;
+  if (!answer.ok) {
+    const problem = await heard(attempt, () => dataOf(answer));
+    if (problem.code === "SX-WEB-LOGIN" && mine === stream) {
+      Object.assign(store, { problem, broken: null, joining: true });
+      stream = null;
+      redraw();
+    }
+    throw problem;
   }
-  if (!answer.ok) throw new Error(String(answer.status));
+  setClock(answer);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
     if (store.broken !== null && mine === stream) {
-      store.broken = null;
+      Object.assign(store, { broken: null, why: "" });
       forget();
       redraw();
     }
@@ -237,7 +288,11 @@ async function read(mine, wanted, take) {
       if (event[1] === "bye") return;
       const { topic, data } = JSON.parse(/^data: (.*)$/m.exec(frame)[1]);
       const gone = event[1] === "gone";
-      if (topic === "standing") store.standing = gone ? unknown(data) : data;
+      if (mine !== stream) return;
+      if (topic === "standing") {
+        store.standing = gone ? unknown(data) : data;
+        store.joining = false;
+      }
       if (topic !== "standing" || !gone) take(topic, data, gone);
     }
     redraw();
@@ -246,7 +301,7 @@ async function read(mine, wanted, take) {
 
 /** What the server stands at, if it cannot tell. */
 const unknown = (problem) =>
-  store.standing && { ...store.standing, connected: false, since: Date.now() / 1000, problem: problem.title };
+  store.standing && { ...store.standing, connected: false, since: now(), problem: problem.title };
 
 /** Wait for the next word of the server. One that does not come ends the attempt: a connection can die without a word. */
 async function heard(attempt, next) {

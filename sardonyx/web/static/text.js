@@ -4,7 +4,8 @@ export const UNKNOWN = "—";
 
 /** A count with separators. */
 export function number(value) {
-  return value === null || value === undefined ? UNKNOWN : Math.round(value).toLocaleString("en-US");
+  if (value === null || value === undefined) return UNKNOWN;
+  return (typeof value === "bigint" ? value : Math.round(value)).toLocaleString("en-US");
 }
 
 /** A number in few characters: 812, 8.1k, 2.4M. */
@@ -39,9 +40,13 @@ export function duration(seconds) {
 
 const two = (value) => String(value).padStart(2, "0");
 
+/** Whether a browser can show this time: a user may have written any number into a record. */
+export const isTime = (at) => Math.abs(at) <= 8.64e12;
+
 /** The time of day; with the date if that is not today. */
 export function clock(at, fine = false) {
   if (at === null || at === undefined) return UNKNOWN;
+  if (!isTime(at)) return "not a time";
   const when = new Date(at * 1000);
   const day =
     when.toDateString() === new Date().toDateString()
