@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from queues.keys import checksums_of_canonical
 from sardonyx.core.clocks import NEVER
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, panes
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ROWS, SLICE
 from sardonyx.state.engine import Times
@@ -20,7 +20,7 @@ from sardonyx.state.entry_keys import MARK, OPEN_END, canonical_of, keys, ordere
 from sardonyx.state.groups import Mask, grouped, numpy, one
 from sardonyx.state.kinds import Hopping
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows, panes
+from sardonyx.state.planned import Piece, Planned, late_rows
 from sardonyx.state.timed import Sorted, TimeWindows
 
 _APART = MARK + b"p"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.column_types import UnfitTypes, converted
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
+from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, panes
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
@@ -175,11 +175,6 @@ class Layout:
             none = np.zeros(0, np.int64)
             self._nothing = self.results(self.schema.empty_table(), none, none, None, final=True)
         return self._nothing
-
-
-def panes(window: WindowSpec) -> bool:
-    """Whether a window may give more than one result."""
-    return window.emit != "final" or length(window.allowed_lateness) > 0
 
 
 def undictionaried(rows: pa.Table) -> pa.Table:

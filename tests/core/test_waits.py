@@ -61,6 +61,7 @@ class History:
         self.by_row = self.chance.random() < 0.4
         """Whether it is known which clock is in force before each row: it may be ahead of what is stated."""
         self.reached = NEVER
+        self.plans = 0
         self._version()
 
     def _version(self) -> None:
@@ -105,7 +106,8 @@ class History:
             assert planned.results.equals(again.results), "a plan changes nothing"
             self.store.apply(planned.changes)
             self.late |= {ids[row["piece"]][row["row"]] for row in planned.late.to_pylist()}
-            self.given += planned.results.to_pylist()
+            self.plans += 1
+            self.given += [row | {"plan": self.plans} for row in planned.results.to_pylist()]
             pieces, ids, more = [], [], planned.more
             if self.chance.random() < 0.1:
                 self._version()
@@ -127,13 +129,27 @@ def test_a_window_gives_one_result_whatever_the_versions_of_its_job_wait(kind: s
         rows = set(history.came)
         if kind in ("tumbling", "session", "divided", "rows", "counted"):
             assert history.ids() == Counter(rows - history.late), seed
+        if kind == "hopping":
+            assert set(history.ids()) == rows - history.late, (seed, "a row that is not late counts in some window")
+        if kind == "rows":
+            plans = {(row["window_start"], row["plan"]) for row in history.given}
+            assert len(plans) == len({row["window_start"] for row in history.given}), (seed, "all rows come at once")
+        if kind in ("tumbling", "hopping", "session", "divided"):
+            for key in "ab":
+                ends = [row["window_end"] for row in history.given if row["key"] == key]
+                assert ends == sorted(set(ends)), (
+                    seed,
+                    key,
+                    "what ends before a window that has closed has closed, too",
+                )
         if kind in ("session", "divided", "rows", "counted"):
             continue
         of: dict[Any, list[Row]] = defaultdict(list)
         for row in history.given:
             of[row["key"], row["window_start"]].append(row)
         for window, results in of.items():
-            assert sum(row["final"] for row in results) == 1, (seed, window, results)
+            finals = sum(row["final"] for row in results)  # none, if all rows came to correct a window that had none
+            assert finals == 1 or (kind == "corrected" and not finals), (seed, window, results)
             assert [row["pane"] for row in results] == list(range(len(results))), (seed, window)
             for before, after in pairwise(results):
                 assert set(before["ids"]) <= set(after["ids"]), (seed, window, "a later result counts what was counted")
@@ -173,7 +189,7 @@ def test_a_version_that_corrects_no_more_forgets_what_was_kept_for_that() -> Non
     for window, pieces in ((replace(shorter, allowed_lateness=100), [rows]), (shorter, []), (shorter, [])):
         shard = WindowShard(window, ["key"], store, lambda rows: times_of(rows["at"], ordinal=True)[0])
         store.apply(shard.plan(pieces, 50).changes)
-    assert len(store) == 3, "how long it waits, and up to when windows have closed"
+    assert len(store) == 2, "how long it waits, and up to when windows have closed"
 
 
 # --- Joins and the like ---
