@@ -88,9 +88,7 @@ def a_job(name: str, grace: str = "100 s") -> Job:
     hits = job.window(
         "hits", tumbling("90 s"), after=read, group_by="user", aggregate={"hits": Count(), "sum": Sum("n")}
     )
-    slow = job.window(
-        "slow", tumbling("1 min"), after=read, group_by="user", aggregate={"rows": Count()}, grace=grace
-    )
+    slow = job.window("slow", tumbling("1 min"), after=read, group_by="user", aggregate={"rows": Count()}, grace=grace)
     seen = job.distinct("seen", after=read, by="n", within="5 min")
     job.window(
         "all", tumbling("5 min"), after=[hits], group_by="user", aggregate={"hits": Sum("hits"), "sum": Sum("sum")}
