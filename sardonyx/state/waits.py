@@ -127,7 +127,7 @@ class WindowWaits:
             self._known = before  # it changes with the version of the job only
             return before
         in_force = pieces[0].in_force if pieces else clock
-        if before is None and not pieces:
+        if before is None and not any(piece.rows.num_rows for piece in pieces):
             return self._own
         if before is None or in_force >= END:  # all has closed then, but the next job's clock begins before
             waits = self._own if before is None else self._own._replace(closed=before.closed, forgotten=before.closed)
@@ -178,7 +178,7 @@ class RelationWaits:
         if noted and noted[0] == self._grace:
             self._known = noted[1], noted[2]
             return self._known
-        if not noted and not pieces:
+        if not noted and not any(piece.rows.num_rows for piece in pieces):
             return NEVER, NEVER
         left, right = NEVER, NEVER
         if noted:
