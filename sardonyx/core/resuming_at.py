@@ -13,7 +13,7 @@ from sardonyx.core.spec_fields import kind_of_field, task_changes
 from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.structure import reach_of
 from sardonyx.core.text import listed, plural, time_text
-from sardonyx.core.timing import TimeSpec
+from sardonyx.core.timing import TimeSpec, panes
 
 _NAMED = 5
 """Checkpoints that an error names."""
@@ -117,7 +117,8 @@ def of_states(
         new: that of the new one.
         marks: by task with state, something for each partition.
         partitions: of the new job.
-        reshards: whether keys can move to other partitions; not by the rules before 4.
+        reshards: whether keys can move to other partitions; not by the rules before 4, which also let windows go on that
+            may give another number of results.
     """
     stages = {stage.name: stage for stage in new.stages}
     for stage in old.stages:
@@ -125,6 +126,8 @@ def of_states(
             continue
         other = stages.get(stage.name)
         differs = "the new job has no such task" if other is None else _difference(stage, other)
+        if not differs and other is not None and reshards:
+            differs = _other_results(stage, other)
         if not differs and not marks.get(stage.name):
             differs = "nothing is known of it"
         if not differs and len(marks[stage.name]) != partitions:
@@ -210,6 +213,15 @@ def _difference(one: Stage, other: Stage) -> str:
     if state_link(other) is None:
         return "the task keeps its state in a database there"
     return "" if _ways(one) == _ways(other) else "the task reads other links there, or rows with other times"
+
+
+def _other_results(one: Stage, other: Stage) -> str:
+    """Why windows cannot go on that give one result in one of the jobs, and may give several in the other; nothing: they can."""
+    old, new = one.task.window, other.task.window
+    if old is None or new is None or panes(old) == panes(new):
+        return ""
+    here, there = ("several results", "one") if panes(old) else ("one result", "several")
+    return f"its windows may give {here}, and {there} there: `emit` and `allowed_lateness` decide that"
 
 
 def _ways(stage: Stage) -> list[tuple[object, ...]]:

@@ -133,6 +133,11 @@ def valid_length(text: str | int | None) -> int:
         return 0
 
 
+def panes(window: WindowSpec) -> bool:
+    """Whether a window may give more than one result. Its state then has further columns."""
+    return window.emit != "final" or valid_length(window.allowed_lateness) > 0
+
+
 def combines(window: WindowSpec, every: int | None = None) -> bool:
     """Whether rows of this window can be combined before the link.
 

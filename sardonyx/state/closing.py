@@ -46,12 +46,14 @@ class Closing:
         return found
 
 
-def ended(windows: Windows, clocks: Times, grace: int) -> Times:
-    """For each clock, which never falls: windows with a start less than this, and no others, have closed."""
+def ended(windows: Windows, clocks: Times, grace: int, closed: int = NEVER) -> Times:
+    """For each clock, which never falls: windows with a start less than this, and no others, have closed. Those that end at
+    ``closed`` or before have in any case.
+    """
     if len(clocks) and clocks[0] == clocks[-1]:
-        return np.broadcast_to(np.int64(windows.ended(less(int(clocks[0]), grace))), len(clocks))
+        return np.broadcast_to(np.int64(windows.ended(max(less(int(clocks[0]), grace), closed))), len(clocks))
     reached, which = np.unique(clocks, return_inverse=True)
-    return np.array([windows.ended(less(clock, grace)) for clock in reached.tolist()], np.int64)[which]
+    return np.array([windows.ended(max(less(clock, grace), closed)) for clock in reached.tolist()], np.int64)[which]
 
 
 def carried(clocks: Times, which: Mask) -> Times | None:

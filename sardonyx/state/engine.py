@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sardonyx.core.clocks import END
-from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import NEW, PANE, ROWS, SLICE, SX_KEY
 from sardonyx.state.emits import Emit
@@ -19,6 +19,7 @@ from sardonyx.state.entry_keys import MARK, OPEN_END, keys
 from sardonyx.state.groups import Groups, Mask, Numbers, grouped, numpy, one
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Layout, Piece, Planned, once
+from sardonyx.state.waits import Waits, WindowWaits
 
 Times: TypeAlias = Callable[[pa.Table], "Numbers | None"]
 
@@ -41,7 +42,9 @@ class Engine(ABC):
         self._layout = Layout(window, key_columns, store.schema, same=same)
         self._emit = Emit(window.emit)
         self._accumulate = window.accumulate
-        self._grace = length(window.grace)
+        self._lengths = WindowWaits(window)
+        self._waits = Waits()
+        """Of the plan at hand."""
         if not window.aggregate:
             once(window)
 

@@ -2,7 +2,7 @@
 
 An entry of an open window or slice has the key ``ordered(start) + key``. What is not open has a prefix that sorts after all of
 these: :data:`KEPT` and the same again for a closed window that is kept for late rows; :data:`INDEX` and the key for what is
-found by key; :data:`MARK` alone for the one entry of the shard itself.
+found by key; :data:`MARK` alone for the one entry of the shard itself; :data:`WAITS` and a letter for how long its windows wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 
 from sardonyx.state.groups import Column, Numbers, one
 
+WAITS = b"\xff" * 8 + b"g"
+"""See :mod:`sardonyx.state.waits`."""
 KEPT = b"\xff" * 8 + b"k"
+KEPT_END = b"\xff" * 8 + b"l"
 INDEX = b"\xff" * 8 + b"x"
 MARK = b"\xff" * 8 + b"z"
 OPEN_END = b"\xff" * 8

@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queues.keys import checksums_of_canonical
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.clocks import NEVER
+from sardonyx.core.timing import WindowSpec, panes
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ROWS, SLICE
 from sardonyx.state.engine import Times
 from sardonyx.state.entry_keys import MARK, OPEN_END, canonical_of, keys, ordered, starts_of
 from sardonyx.state.groups import Mask, grouped, numpy, one
-from sardonyx.state.kinds import Hopping, less
+from sardonyx.state.kinds import Hopping
 from sardonyx.state.overlay import Overlay
-from sardonyx.state.planned import Piece, Planned, late_rows, panes
+from sardonyx.state.planned import Piece, Planned, late_rows
 from sardonyx.state.timed import Sorted, TimeWindows
 
 _APART = MARK + b"p"
@@ -112,13 +113,14 @@ class HoppingSlices(TimeWindows):
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
+        self._waits = self._lengths.of(state, pieces, clock, self._closed_early)
         rows = self._sorted(pieces)
         if rows.open:
             state.put(self._merged(state, rows.open, b"")[0])
         results: list[pa.Table] = []
         for table, in_force in zip(rows.closed, rows.clocks, strict=True):
             results += self._close_up_to(state, in_force, None)[0]
-            bound = self._hops.ended(less(in_force, self._grace))
+            bound = self._hops.ended(self._waits.closing(in_force))
             self._set_mark(state, max(-(-bound // self._hops.every) * self._hops.every, self._mark(state)[0]), None)
             state.put(self._merged(state, [table], b"")[0])
         closing, more = self._close_up_to(state, clock, limit)
@@ -126,7 +128,7 @@ class HoppingSlices(TimeWindows):
 
     def _spread(self, rows: pa.Table, in_force: int, found: Sorted) -> None:
         """Partial rows whose windows are all open, and those with some that have closed."""
-        closed = self._hops.first(numpy(one(rows[SLICE]))) < self._hops.ended(less(in_force, self._grace))
+        closed = self._hops.first(numpy(one(rows[SLICE]))) < self._hops.ended(self._waits.closing(in_force))
         if not closed.any():
             found.open.append(rows)
             return
@@ -134,8 +136,16 @@ class HoppingSlices(TimeWindows):
         found.closed.append(rows.filter(pa.array(closed)))
         found.clocks.append(in_force)
 
+    def _closed_early(self, state: Overlay) -> int:
+        """Windows that end at this time or before have closed in any case: those that have given results, also if only for
+        some keys.
+        """
+        start, given = self._mark(state)
+        first_open = max([start if given is None else start + 1, *_apart(state).values()])
+        return NEVER if first_open == NEVER else first_open - 1 + self._hops.size
+
     def _close_up_to(self, state: Overlay, clock: int, limit: int | None) -> tuple[list[pa.Table], bool]:
-        bound = self._hops.ended(less(clock, self._grace))
+        bound = self._hops.ended(self._waits.closing(clock))
         mark, given = self._mark(state)
         results: list[pa.Table] = []
         left = limit

@@ -24,6 +24,7 @@ from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece, Taken, Times, keyed, renumbered, taken, without_key
 from sardonyx.state.spans import Buckets, ByKeyAndTime, Keyed
 from sardonyx.state.two_sided import Columns, compacted, learn
+from sardonyx.state.waits import RelationWaits
 
 _ROWS = (b"l", b"r")
 """Keys of entries with rows of the two sides: this, the start of a bucket, and the key of the rows."""
@@ -101,7 +102,7 @@ class JoinShard:
         self._keys, self._store, self._times, self._ordinal = key_columns, store, times, ordinal
         self._known, self._of_joins = known, joined
         self._lower, self._upper = bounds(join)
-        self._grace = length(join.grace)
+        self._grace, self._waits = length(join.grace), RelationWaits(join)
         self._left_join = join.keeps_unmatched
         self._prefix = join.right_prefix
         self._buckets = Buckets(2 * (self._upper - self._lower))
@@ -122,7 +123,8 @@ class JoinShard:
         state, late = Overlay(self._store), list[pa.Table]()
         clock = min(clocks)
         packs = RowPack(state, _SCHEMAS[LEFT]), RowPack(state, _SCHEMAS[RIGHT])
-        news = [taken(pieces, side, self._times[side], self._grace, late) for side in (LEFT, RIGHT)]
+        before = self._waits.of(state, pieces, clocks)
+        news = [taken(pieces, n, self._times[n], self._grace, late, before=before[n]) for n in (LEFT, RIGHT)]
         learn(packs, self._known, [new.rows for new in news])
         results = [self._without_key(news[LEFT], packs)] if self._left_join else []
         if any(new.rows.num_rows for new in news):

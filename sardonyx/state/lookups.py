@@ -22,6 +22,7 @@ from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece, Taken, Times, keyed, taken, without_key
 from sardonyx.state.spans import ByKeyAndTime, Keyed
 from sardonyx.state.two_sided import Columns, compacted, learn
+from sardonyx.state.waits import RelationWaits
 
 _SCHEMAS = (b"sl", b"sr")
 _WAITING = b"w"
@@ -69,7 +70,7 @@ class LookupShard:
         known: tuple[pa.Schema | None, pa.Schema | None] = (None, None),
     ) -> None:
         self._keys, self._store, self._times, self._known = key_columns, store, times, known
-        self._grace = length(lookup.grace)
+        self._grace, self._waits = length(lookup.grace), RelationWaits(lookup)
         self._wait = None if lookup.wait is None else length(lookup.wait)
         within = lookup.within
         self._within = None if within is None or isinstance(within, list) else length(within)
@@ -91,7 +92,10 @@ class LookupShard:
         """
         state, late = Overlay(self._store), list[pa.Table]()
         packs = RowPack(state, _SCHEMAS[LEFT]), RowPack(state, _SCHEMAS[RIGHT])
-        left, right = (taken(pieces, side, self._times[side], self._grace, late) for side in (LEFT, RIGHT))
+        before = self._waits.of(state, pieces, clocks)
+        left, right = (
+            taken(pieces, side, self._times[side], self._grace, late, before=before[side]) for side in (LEFT, RIGHT)
+        )
         learn(packs, self._known, [left.rows, right.rows])
         right = right.of(~without_key(right.rows, self._keys[RIGHT]))
         needed = less(min(clocks), self._grace)

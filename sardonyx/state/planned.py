@@ -8,16 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sardonyx.core.clocks import END
+from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.column_types import UnfitTypes, converted
 from sardonyx.core.errors import FunctionError
-from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, length
+from sardonyx.core.timing import WINDOW_NUMBER, WindowSpec, panes
 from sardonyx.state.aggregates import Aggregates
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import KEY_PART, LAST, LATE, NEW, PANE, ROWS, START, with_columns
 from sardonyx.state.groups import Column, Groups, Mask, Numbers, one, unlisted
 from sardonyx.state.kinds import ordinal
 from sardonyx.state.roomy import of_state
+from sardonyx.state.times import set_back
 
 INSTANT = pa.timestamp("us", "UTC")
 _NOT_LATE = LATE.empty_table()
@@ -68,7 +69,14 @@ def stretches(clocks: Numbers) -> list[tuple[int, int, int]]:
 
 
 def too_late(
-    number: int, which: Mask, starts: Numbers, ends: Numbers, clocks: Numbers, grace: int, before: int = 0
+    number: int,
+    which: Mask,
+    starts: Numbers,
+    ends: Numbers,
+    clocks: Numbers,
+    grace: int,
+    before: int = 0,
+    closed: int = NEVER,
 ) -> pa.Table:
     """The table of late rows.
 
@@ -80,9 +88,10 @@ def too_late(
         clocks: in force before the late rows.
         grace: of the windows.
         before: how many rows of the piece come before these.
+        closed: windows that end at this time or before have closed in any case.
     """
     rows = np.flatnonzero(which) + before
-    by = pa.array(clocks - ends - grace, mask=clocks >= END)
+    by = pa.array(np.maximum(set_back(clocks, grace), closed) - ends, mask=clocks >= END)
     return pa.table([pa.array(np.full(len(rows), number)), rows, starts, ends, by], schema=LATE)
 
 
@@ -166,11 +175,6 @@ class Layout:
             none = np.zeros(0, np.int64)
             self._nothing = self.results(self.schema.empty_table(), none, none, None, final=True)
         return self._nothing
-
-
-def panes(window: WindowSpec) -> bool:
-    """Whether a window may give more than one result."""
-    return window.emit != "final" or length(window.allowed_lateness) > 0
 
 
 def undictionaried(rows: pa.Table) -> pa.Table:

@@ -21,6 +21,7 @@ from sardonyx.state.planned import Planned, late_rows
 from sardonyx.state.row_pack import RowPack
 from sardonyx.state.sides import LEFT, SidedPiece, Times, keyed, taken
 from sardonyx.state.spans import Buckets, ByKeyAndTime, Keyed
+from sardonyx.state.waits import RelationWaits
 
 _PASSED = b"p"
 """Keys of entries with the times of rows that have passed: this, the start of a bucket, and the key. Their rows are empty."""
@@ -53,7 +54,7 @@ class DistinctShard:
         self._keys, self._store, self._times = key_columns, store, times
         within = distinct.within
         self._within = None if within is None or isinstance(within, list) else length(within)
-        self._grace = length(distinct.grace)
+        self._grace, self._waits = length(distinct.grace), RelationWaits(distinct)
         self._buckets = Buckets(2 * (self._within or 0))
 
     def plan(self, pieces: Sequence[SidedPiece], clocks: Sequence[int], limit: int | None = None) -> Planned:  # noqa: ARG002
@@ -70,7 +71,8 @@ class DistinctShard:
         state, late = Overlay(self._store), list[pa.Table]()
         pack = RowPack(state, _SCHEMAS)
         timed = self._within is not None
-        new = taken(pieces, LEFT, self._times, self._grace, late, shaped=timed)
+        before = self._waits.of(state, pieces, clocks)[LEFT] if timed else NEVER
+        new = taken(pieces, LEFT, self._times, self._grace, late, shaped=timed, before=before)
         pack.know(new.rows)
         results = pack.nothing()
         if new.rows.num_rows:

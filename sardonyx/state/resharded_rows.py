@@ -23,6 +23,7 @@ from sardonyx.state.memory import key_list
 from sardonyx.state.row_bytes import RowBytes
 from sardonyx.state.row_pack import DONE, HEAD, ROWS, TIMES
 from sardonyx.state.share import Share, put
+from sardonyx.state.waits import RELATION_WAITS, relation_entry
 
 _WAITING = b"w"
 _SCHEMA = b"s"
@@ -70,12 +71,15 @@ class RelationShare(Share):
         """The same of the log at hand."""
         self._marks: list[_Row | None] = []
         """By log, the entry that says when results came last that come every so often."""
+        self._waits: list[_Row | None] = []
+        """By log, the entry that says how long rows are waited for."""
 
     def begin(self, turn: int) -> None:
         self._learns = turn == 0
         if self._learns:
             self._found, self._numbers = {}, {}
             self._marks.append(None)
+            self._waits.append(None)
             self._add_waiting()
             return
         for entry, schema in sorted(self._found.items(), key=itemgetter(0)):  # in one order, whichever shard reads
@@ -94,6 +98,8 @@ class RelationShare(Share):
             entry: bytes = row[KEY]
             if entry == MARK:
                 self._marks[-1] = row
+            elif entry == RELATION_WAITS:
+                self._waits[-1] = row
             elif entry[:1] == _WAITING:
                 self._wait(row)
             else:
@@ -108,12 +114,17 @@ class RelationShare(Share):
             for number, schema in enumerate(schemas):
                 data = schema.serialize().to_pybytes()
                 entries.append({KEY: _numbered(prefix, number), TIMES: [0], ROWS: [data], DONE: [False]})
+        if waits := [row[TIMES] for row in self._waits if row is not None]:
+            grace, left, right = zip(*waits, strict=True)
+            entries.append(relation_entry(min(grace), max(left), max(right)))
         put(stores["relation"], entries)
 
     def _needs(self, entry: bytes) -> bool:
         """Whether an entry is of a key of the new shard, or may be in part."""
         at = self._key_at.get(entry[:1])
-        return entry == MARK or entry[:1] == _WAITING if at is None else self.owns(entry[at:])
+        if at is None:
+            return entry in (MARK, RELATION_WAITS) or entry[:1] == _WAITING
+        return self.owns(entry[at:])
 
     def _learn(self, changes: pa.Table) -> None:
         for entry, rows in zip(key_list(changes[KEY]), changes[ROWS], strict=True):

@@ -22,12 +22,13 @@ from sardonyx.state.base import GONE, KEY, Store
 from sardonyx.state.columns import ROWS
 from sardonyx.state.combine import keys_of
 from sardonyx.state.emits import Emit
-from sardonyx.state.entry_keys import MARK, OPEN_END, ordered, starts_of
+from sardonyx.state.entry_keys import MARK, OPEN_END, WAITS, ordered, starts_of
 from sardonyx.state.hopping import Given, by_slices
 from sardonyx.state.keyed_entries import DUE, ENDED, EXPIRES, SHAPE, STATE, TIMER, VALUE, WALL
 from sardonyx.state.memory import key_list
 from sardonyx.state.resharded_rows import RelationShare
 from sardonyx.state.share import Share, put
+from sardonyx.state.waits import together
 from sardonyx.state.window_rows import IPC, stream
 
 _Row = dict[str, Any]
@@ -104,6 +105,9 @@ class WindowShare(_ByKey):
         """
         if "windows" not in stores or not any(self.others):
             return
+        put_waits(stores["windows"], [_waits_in(said) for said in self.others])
+        if not any(self.others):
+            return
         if self._by_slices:
             put(stores["windows"], [{KEY: key, ROWS: start} for key, start in self._given().items()])
             return
@@ -120,6 +124,17 @@ class WindowShare(_ByKey):
         return found
 
 
+def _waits_in(said: dict[bytes, _Row]) -> dict[bytes, int]:
+    """Take what a shard has noted of how long its windows wait out of the entries that are of no single key."""
+    return {entry: said.pop(entry)[ROWS] for entry in list(said) if entry.startswith(WAITS)}
+
+
+def put_waits(store: Store, of_shards: Sequence[Mapping[bytes, int]]) -> None:
+    """Note how long windows wait that came of several shards."""
+    if found := together(of_shards):
+        put(store, [{KEY: entry, ROWS: value} for entry, value in found.items()])
+
+
 class WindowRowsShare(Share):
     """Of windows of rows (:mod:`sardonyx.state.window_rows`): entries hold rows of many keys, and are told apart by numbers."""
 
@@ -129,15 +144,21 @@ class WindowRowsShare(Share):
         self._first = 0
         """The number that the first entry of the log at hand gets."""
         self._next = 0
+        self._waits: list[dict[bytes, int]] = []
+        """By log, what it says of how long the windows wait."""
 
     def begin(self, turn: int) -> None:  # noqa: ARG002 - there is one
         self._first = self._next
+        self._waits.append({})
 
     def takes(self, changes: pa.Table) -> pa.Table:
         found: list[_Row] = []
         for row in changes.to_pylist():
             if row[KEY] == MARK:
                 self._next = max(self._next, self._first + (row[ROWS] or 0) + 1)
+                continue
+            if row[KEY].startswith(WAITS):
+                self._wait(row)
                 continue
             entry = row[KEY][:8] + ordered(int(starts_of(pa.array([row[KEY]]), 8)[0]) + self._first)
             rows = None if row[GONE] else self._mine(pa.ipc.open_stream(row[IPC]).read_all())
@@ -150,6 +171,13 @@ class WindowRowsShare(Share):
     def finish(self, stores: Mapping[str, Store]) -> None:
         if self._next:
             put(stores["windows"], [{KEY: MARK, ROWS: self._next - 1}])
+            put_waits(stores["windows"], self._waits)
+
+    def _wait(self, row: _Row) -> None:
+        if row[GONE]:
+            self._waits[-1].pop(row[KEY], None)
+        else:
+            self._waits[-1][row[KEY]] = row[ROWS]
 
     def _mine(self, rows: pa.Table) -> pa.Table:
         codes, canonical = keys_of(rows, self._columns)

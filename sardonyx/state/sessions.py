@@ -17,7 +17,6 @@ from sardonyx.state.combine import keys_of
 from sardonyx.state.engine import Engine, Times
 from sardonyx.state.entry_keys import canonical_of, indexed, keys, ordered, starts_of
 from sardonyx.state.groups import Groups, Mask, Numbers, listed, numpy, one, unlisted
-from sardonyx.state.kinds import less
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, late_rows, too_late
 from sardonyx.state.times import set_back
@@ -92,6 +91,7 @@ class SessionWindows(Engine):
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
+        self._waits = self._lengths.of(state, pieces, clock)
         late: list[pa.Table] = []
         changed: list[pa.Array] = []
         for number, piece in enumerate(pieces):
@@ -102,7 +102,7 @@ class SessionWindows(Engine):
             for start, stop, in_force in self._stretches(state, piece, times):
                 stretch = _Stretch(number, start, piece.rows.slice(start, stop - start), times[start:stop], in_force)
                 self._take(state, stretch, changed, late)
-        first = ordered(less(clock, self._grace) + 1)
+        first = ordered(self._waits.closing(clock) + 1)
         results = self._early(state, changed, clock) if self._emit.by_rows else []
         if self._emit.every or self._emit.by_wall:
             results += self._often(state, clock, now, first, added=bool(changed))
@@ -122,7 +122,7 @@ class SessionWindows(Engine):
         """
         clocks = piece.before_rows
         count = len(clocks)
-        reached = set_back(clocks, self._grace)
+        reached = np.maximum(set_back(clocks, self._waits.grace), self._waits.closed)
         if piece.clocks is None or not (times < reached).any():
             return [(0, count, int(clocks[0]))]
         codes, canonical = keys_of(piece.rows, self._layout.keys)
@@ -140,7 +140,7 @@ class SessionWindows(Engine):
     def _take(self, state: Overlay, stretch: _Stretch, changed: list[pa.Array], late: list[pa.Table]) -> None:
         number, before, rows, times, in_force = stretch
         codes, canonical = keys_of(rows, self._layout.keys)
-        held = self._held(state, canonical, in_force)
+        held = self._held(state, canonical, self._waits.closing(in_force))
         mine = held.positions
         items = _Items(
             np.concatenate([held.codes[mine], codes]),
@@ -154,12 +154,13 @@ class SessionWindows(Engine):
         with_rows = inner.sizes() > 0
         with_session = np.zeros(chains.count, np.bool_)
         with_session[chains.ids[: len(mine)]] = True
-        closed = ~with_session & (end <= less(in_force, self._grace))
+        closed = ~with_session & (end <= self._waits.closing(in_force))
         gone = closed[inner.ids]
         if gone.any():
             of = inner.ids[gone]
             clocks = np.broadcast_to(in_force, len(of))
-            late.append(too_late(number, gone, start[of], end[of], clocks, self._grace, before))
+            waits = self._waits
+            late.append(too_late(number, gone, start[of], end[of], clocks, waits.grace, before, waits.closed))
         live = with_rows & ~closed
         if not live.any():
             return
@@ -183,11 +184,12 @@ class SessionWindows(Engine):
         )
         changed.append(one(entries[KEY]))
 
-    def _held(self, state: Overlay, canonical: pa.Array, in_force: int) -> _Open:
+    def _held(self, state: Overlay, canonical: pa.Array, closed: int) -> _Open:
+        """``closed``: those that end at this time or before take no rows."""
         at, found = state.read(indexed(canonical))
         ends, inner = unlisted(one(found[ENDS]), Groups(at, len(canonical)))
         numbers = numpy(ends).astype(np.int64)
-        may = np.flatnonzero(numbers > less(in_force, self._grace))
+        may = np.flatnonzero(numbers > closed)
         entry_keys = keys(numbers[may], canonical.take(pa.array(inner.ids[may])))
         positions, entries = state.read(entry_keys)
         return _Open(inner.ids, numbers, entries, may[positions])
@@ -276,7 +278,7 @@ class SessionWindows(Engine):
             return []
         entries = state.read(pa.concat_arrays(changed).unique())[1]
         due = self._fresh(entries) >= self._emit.by_rows
-        due &= starts_of(entries[KEY]) > less(clock, self._grace)
+        due &= starts_of(entries[KEY]) > self._waits.closing(clock)
         return self._give(state, entries, due)
 
     def _close(self, state: Overlay, entries: pa.Table) -> list[pa.Table]:

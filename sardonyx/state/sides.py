@@ -8,12 +8,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sardonyx.core.clocks import END
+from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.column_types import together
 from sardonyx.state.columns import LATE
 from sardonyx.state.combine import keys_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.times import late as is_late
+from sardonyx.state.times import set_back
 
 Times: TypeAlias = Callable[[pa.Table], Numbers]
 
@@ -44,7 +45,14 @@ class Taken(NamedTuple):
 
 
 def taken(
-    pieces: Sequence[SidedPiece], side: int, times: Times, grace: int, late: list[pa.Table], *, shaped: bool = True
+    pieces: Sequence[SidedPiece],
+    side: int,
+    times: Times,
+    grace: int,
+    late: list[pa.Table],
+    *,
+    shaped: bool = True,
+    before: int = NEVER,
 ) -> Taken:
     """The rows of one side that count.
 
@@ -58,6 +66,7 @@ def taken(
         grace: microseconds.
         late: gets tables of the late rows.
         shaped: False: rows have no times that matter, and none is late.
+        before: rows before this time are late whatever the clock is.
 
     Raises:
         FunctionError: ``SX-COLUMN-TYPE``, the pieces have columns of types that do not go together.
@@ -69,9 +78,9 @@ def taken(
             continue
         rows, found = piece.rows, times(piece.rows)
         clocks = np.broadcast_to(piece.in_force, len(found))
-        too_late = is_late(found, clocks, grace) if shaped else np.zeros(len(found), np.bool_)
+        too_late = is_late(found, clocks, grace) | (found < before) if shaped else np.zeros(len(found), np.bool_)
         if too_late.any():
-            late.append(_late(number, np.flatnonzero(too_late), found[too_late], clocks[too_late], grace))
+            late.append(_late(number, np.flatnonzero(too_late), found[too_late], clocks[too_late], grace, before))
             rows, found = rows.filter(pa.array(~too_late)), found[~too_late]
         tables.append(rows)
         moments.append(found)
@@ -103,7 +112,7 @@ def renumbered(left: pa.Array, right: pa.Array) -> tuple[Numbers, Numbers, pa.Ar
     return numbers[: len(left)], numbers[len(left) :], both.dictionary
 
 
-def _late(number: int, rows: Numbers, times: Numbers, clocks: Numbers, grace: int) -> pa.Table:
-    by = pa.array(clocks - grace - times, mask=clocks >= END)
+def _late(number: int, rows: Numbers, times: Numbers, clocks: Numbers, grace: int, before: int) -> pa.Table:
+    by = pa.array(np.maximum(set_back(clocks, grace), before) - times, mask=clocks >= END)
     none = pa.nulls(len(rows), pa.int64())
     return pa.table([pa.array(np.full(len(rows), number)), rows, none, none, by], schema=LATE)

@@ -9,15 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sardonyx.core.column_types import together
-from sardonyx.core.timing import WindowSpec, length
+from sardonyx.core.timing import WindowSpec
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.closing import ended
 from sardonyx.state.columns import ROWS
 from sardonyx.state.entry_keys import MARK, ordered, starts_of
 from sardonyx.state.groups import Mask, Numbers, numpy, one
-from sardonyx.state.kinds import less, ordinal, windows_of
+from sardonyx.state.kinds import ordinal, windows_of
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, too_late
+from sardonyx.state.waits import Waits, WindowWaits
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""
@@ -49,11 +50,14 @@ class WindowRows:
         self._store, self._times = store, times
         self._windows = windows_of(window)
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
-        self._grace = length(window.grace)
+        self._lengths = WindowWaits(window)
+        self._waits = Waits()
+        """Of the plan at hand."""
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
+        self._waits = self._lengths.of(state, pieces, clock)
         late: list[pa.Table] = []
         taken = [self._taken(number, piece, late) for number, piece in enumerate(pieces) if piece.rows.num_rows]
         taken = [(rows, starts) for rows, starts in taken if rows.num_rows]
@@ -70,11 +74,13 @@ class WindowRows:
         rows, times = piece.rows, self._times(piece.rows)
         slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
         clocks, within = piece.before_rows, self._in_any(slices)
-        bound = ended(self._windows, clocks, self._grace)
+        waits = self._waits
+        bound = ended(self._windows, clocks, waits.grace, waits.closed)
         last = self._windows.last(slices)
         gone = (last < bound) & within
         if gone.any():
-            late.append(too_late(number, gone, last[gone], self._windows.ends(last[gone]), clocks[gone], self._grace))
+            ends = self._windows.ends(last[gone])
+            late.append(too_late(number, gone, last[gone], ends, clocks[gone], waits.grace, closed=waits.closed))
         starts, where = self._windows.windows(slices)
         keep = (starts >= bound[where]) & within[where]
         return rows.take(pa.array(where[keep])), starts[keep]
@@ -96,7 +102,7 @@ class WindowRows:
         state.put(pa.table(columns, schema=SCHEMA))
 
     def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[pa.Table, bool]:
-        before = ordered(self._windows.ended(less(clock, self._grace)))
+        before = ordered(self._windows.ended(self._waits.closing(clock)))
         parts, starts, given, first, more = list[pa.Table](), list[Numbers](), 0, b"", False
         while not more:
             least = state.scan(first, before, 1)

@@ -9,14 +9,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from sardonyx.core.timing import WindowSpec
+from sardonyx.core.timing import WindowSpec, panes
 from sardonyx.state.base import KEY, Store
 from sardonyx.state.columns import ENDS, KEY_PART, NEW, PANE, SLICE, START, SX_KEY
 from sardonyx.state.combine import Combiner
 from sardonyx.state.counted import CountedWindows
 from sardonyx.state.engine import Times
 from sardonyx.state.hopping import HoppingSlices, by_slices
-from sardonyx.state.planned import Piece, Planned, panes
+from sardonyx.state.planned import Piece, Planned
 from sardonyx.state.sessions import SessionWindows
 from sardonyx.state.timed import TimeWindows
 from sardonyx.state.window_rows import SCHEMA, WindowRows

@@ -27,7 +27,7 @@ def micros(at: datetime) -> int:
     return round(at.timestamp()) * 1_000_000
 
 
-def a_job(name: str) -> Job:
+def a_job(name: str, grace: str = "100 s") -> Job:
     """Windows, windows that wait for late rows, and windows of the results of both."""
     job = Job(name, partitions=3, checkpoint_every="1 min")
     schema = "user long, n long, at timestamp"
@@ -35,9 +35,7 @@ def a_job(name: str) -> Job:
     hits = job.window(
         "hits", tumbling("90 s"), after=read, group_by="user", aggregate={"hits": Count(), "sum": Sum("n")}
     )
-    slow = job.window(
-        "slow", tumbling("1 min"), after=read, group_by="user", aggregate={"rows": Count()}, grace="100 s"
-    )
+    slow = job.window("slow", tumbling("1 min"), after=read, group_by="user", aggregate={"rows": Count()}, grace=grace)
     seen = job.distinct("seen", after=read, by="n", within="5 min")
     job.window(
         "all", tumbling("5 min"), after=[hits], group_by="user", aggregate={"hits": Sum("hits"), "sum": Sum("sum")}

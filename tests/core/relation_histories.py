@@ -10,6 +10,7 @@ from sardonyx.state.memory import MemoryStore
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.row_pack import SCHEMA
 from sardonyx.state.sides import LEFT, RIGHT, SidedPiece
+from sardonyx.state.waits import RELATION_WAITS
 
 KEYS = ["a", "b", "c", None]
 
@@ -151,8 +152,8 @@ def counted(rows):
 
 
 def entries(store):
-    """What a store holds, besides the schemas of rows."""
-    return [row for row in Overlay(store).scan().to_pylist() if not row["k"].startswith(b"s")]
+    """What a store holds, besides the schemas of rows and how long late ones are waited for."""
+    return [row for row in Overlay(store).scan().to_pylist() if not row["k"].startswith((b"s", RELATION_WAITS))]
 
 
 def chance_of(seed):

@@ -85,7 +85,8 @@ from tests.sizes import histories
 def test_it_goes_on_as_if_it_had_never_stopped(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a checkpoint that a killed job has kept, windows give the results that a run gives which was never stopped, from that
     time on; and a task that goes by the order of rows those that it gives when the rows before that time come first. Peers crash
-    before and after. The other job has any number of partitions. If a log of the states is gone, it fails, and gives nothing.
+    before and after. The other job has any number of partitions, and waits for late rows as long as it likes: no row comes of
+    a window that had closed. If a log of the states is gone, it fails, and gives nothing.
     """
     monkeypatch.setattr(PreparedTask, "_positions_moved", lambda *_: False)  # asks Kafka, when a shard cannot be made
     rng = random.Random(seed)
@@ -100,7 +101,8 @@ def test_it_goes_on_as_if_it_had_never_stopped(seed: int, monkeypatch: pytest.Mo
         point = rng.choice(points)
         feed(whole, rows, random.Random(0), crashes=False)
         whole.end()
-        after = replace(spec, name="after", partitions=rng.choice([1, 2, 3, 5]))
+        after = a_job("after", rng.choice(["1 s", "100 s", "10 min"])).spec()
+        after = replace(after, partitions=rng.choice([1, 2, 3, 5]))
         with closing(resumed(stopped, after, point)) as lost:
             topics, gone = engine_of(lost).topics, state_topics(engine_of(stopped).graph).values()
             for place in [each for each in topics.places() if each.topic in gone]:

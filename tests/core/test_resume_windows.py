@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from coordinator.core.admission import resume_refusal
 from coordinator.core.state import Job
+from sardonyx.core.predecessors import Predecessor
+from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.state_points import EndPoint
 from sardonyx.core.timing import AggregateSpec, TimeSpec, WindowSpec
@@ -66,6 +69,25 @@ def test_a_job_that_was_stopped_with_windows_is_resumed_with_them(status: str, e
     found = refusal(status, end)
     assert why in found
     assert bool(found) == bool(why)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"emit": "changes"}, {"allowed_lateness": "5 min"}, {"grace": "5 min"}, {"late": "edge"}],
+)
+def test_windows_with_one_result_are_no_windows_with_several(other: dict[str, Any]) -> None:
+    """The columns of their states differ. The client says so before the job is stopped. Other lengths are taken."""
+    old = counting()
+    several = msgspec.structs.replace(COUNTED, **other)
+    new = msgspec.structs.replace(
+        old, catalog=[msgspec.structs.replace(t, window=several) if t.window else t for t in old.catalog]
+    )
+    differs = set(other) & {"emit", "allowed_lateness"}
+    for before, after, said in ((old, new, "may give one result, and several"), (new, old, "several results, and one")):
+        problems = list(resume_problems("j-1", Predecessor(before, "running").once_ended(), after))
+        assert [problem.task for problem in problems] == ["count"] * bool(differs)
+        assert all(said in problem.cause for problem in problems)
+        assert not list(resume_problems("j-1", Predecessor(before, "running").once_ended(), after, reshards=False))
 
 
 def test_by_the_rules_before_no_state_moves_to_other_partitions() -> None:

@@ -317,7 +317,7 @@ def test_a_restore_is_not_misled_by_a_leader_that_was_replaced() -> None:
 
 def test_a_state_that_grows_beyond_its_limit_is_an_error() -> None:
     """Entries that change count once, and entries that go make room."""
-    peer = Peer(msgspec.structs.replace(COUNTED, state_limit=2))
+    peer = Peer(msgspec.structs.replace(COUNTED, state_limit=3))  # one says how long windows wait
     peer.give(rows(("a", 10, 1.0)))
     peer.give(rows(("a", 20, 1.0)), clock=MINUTE)
     peer.give(rows(("a", MINUTE, 1.0), ("a", 2 * MINUTE, 1.0)))

@@ -24,7 +24,7 @@ from sardonyx.core.state_points import CheckpointPoint
 from sardonyx.core.units import seconds
 from sardonyx.state.base import KEY
 from sardonyx.state.columns import ROWS, SLICE
-from sardonyx.state.entry_keys import KEPT, starts_of
+from sardonyx.state.entry_keys import KEPT, WAITS, starts_of
 from sardonyx.state.groups import numpy, one
 from sardonyx.state.memory import MemoryStore
 from sardonyx.state.messages import Mark, about
@@ -117,6 +117,8 @@ class CheckpointOracle:
         found: Counter[Window] = Counter()
         for store in stores.all.values():
             for row in store.scan().to_pylist():
+                if row[KEY].startswith(WAITS):
+                    continue
                 (start,) = starts_of(pa.array([row[KEY].removeprefix(KEPT)])).tolist()
                 found[row["key:k"], start] += row[ROWS]
         return found
