@@ -104,7 +104,7 @@ def check(peer: Any, every: int, until: Callable[[int], Any]) -> int:
 def disordered(rng: random.Random, users: str = "abcdef") -> Iterator[tuple[list[tuple[str, int]], int]]:
     """Batches of users and times, with a clock after each; some rows are late."""
     ahead, clock, spread = 100 * MINUTE, NEVER, rng.choice([5, 30, 100]) * SECOND
-    for _ in range(histories(7, whole=20)):
+    for _ in range(histories(10, whole=20)):
         rows = []
         for _ in range(rng.randint(0, 8)):
             ahead += rng.randint(0, 12) * SECOND
