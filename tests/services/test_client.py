@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from sardonyx import Job, blackhole, generator
-from sardonyx.client import client
 from sardonyx.client.client import Client
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Interrupted, SardonyxError
@@ -125,11 +124,8 @@ def test_waiting_is_woken_by_a_watch(connected: Client, settings: Settings, monk
 
 
 @pytest.mark.usefixtures("coordinator")
-def test_without_kafka_a_job_is_shown_without_rows(
-    connected: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_kafka_a_job_is_shown_without_rows(connected: Client, settings: Settings) -> None:
     """`status` needs no Kafka: it is quick, and never an error, when Kafka is away or has no address."""
-    monkeypatch.setattr(client, "LOOK", 0.5)
     handle = connected.submit(tiny())
     until(lambda: handle.status().status == "running", what="the job to run")
     away = settings.model_copy(update={"kafka": settings.kafka.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})})

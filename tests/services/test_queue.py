@@ -319,7 +319,7 @@ def test_the_last_count_of_a_task_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         return {}
 
     monkeypatch.setattr("coordinator.kafka.job_links.last_commits", lambda *_: found.pop(0))
-    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda *_: answer(deletions))
+    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda *_, **_named: answer(deletions))
     monkeypatch.setattr("coordinator.kafka.job_links.letters_left", lambda *_: answer(countings))
     spec = JobSpec(name="j", workflow=[], catalog=[])
     links = KafkaLinks(Settings())

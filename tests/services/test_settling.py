@@ -128,7 +128,7 @@ def test_a_share_that_hangs_holds_up_no_other_job(monkeypatch: pytest.MonkeyPatc
         return []
 
     monkeypatch.setattr("coordinator.kafka.job_links.last_commits", lambda *_: LastCommits())
-    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda _settings, _graph, _job, end: end())
+    monkeypatch.setattr("coordinator.kafka.job_links.delete_links", lambda _settings, _graph, _job, end, **_: end())
     monkeypatch.setattr("coordinator.kafka.job_links.letters_left", lambda *_: {})
     monkeypatch.setattr("coordinator.kafka.job_links.SETTLES", 0.1)
     monkeypatch.setattr(KafkaLinks, "_settle_files", settle)

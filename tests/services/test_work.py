@@ -124,7 +124,7 @@ def test_what_is_away_in_mid_job_drops_the_batch_and_no_more() -> None:
         recover=lambda: calls.append("recover"),
         close=lambda: None,
     )
-    handle: Any = SimpleNamespace(pause=lambda _seconds: calls.append("pause"))
+    handle: Any = SimpleNamespace(away=None, pause=lambda _seconds: calls.append("pause"))
     loop = TaskLoop(work_of({}), handle, SimpleNamespace())  # type: ignore[arg-type]
     loop.session.clients = SlotClients(reader, None)  # type: ignore[arg-type]
     with pytest.raises(SetupError):
