@@ -54,9 +54,7 @@ RESUME = {
     "`end`": {"source": kafka("orders", **TOPIC, end="latest")},
     "options of outputs": {"sink": kafka("counts", key="user")},
     "`grace`": {"window": {"grace": "10 s"}},
-    "`emit`": {"window": {"emit": "changes"}},
     "`late`": {"window": {"late": "dead_letter"}},
-    "`allowed_lateness`": {"window": {"allowed_lateness": "1 h"}},
     "`store`": {"window": {"store": "rocksdb"}},
     "`lineage`": {"job": {"lineage": True}},
     "`checkpoint_every`": {"job": {"checkpoint_every": "1 min"}},
@@ -92,6 +90,16 @@ def test_what_differs_is_carried_out_as_the_table_says(
     assert ("change" in ways, "resume" in ways) == (changes, resumes)
     said = [told for row, told in rows().items() if what in row]
     assert any((told[0] == "yes") == changes and told[1].startswith("yes") == resumes for told in said)
+
+
+@pytest.mark.parametrize("other", [{"emit": "count 3"}, {"emit": "changes", "allowed_lateness": "1 h"}])
+def test_windows_of_several_results_take_others_and_those_of_one_result_do_not(other: dict[str, Any]) -> None:
+    """What decides whether windows give several results decides about their state."""
+    several, one = spec(window={"emit": "changes"}), spec()
+    assert any("`emit`" in row and told == ("no", "yes") for row, told in rows().items())
+    assert "resume" in job_diff(several, spec(window=other), code=None).ways
+    assert "resume" not in job_diff(one, spec(window=other), code=None).ways
+    assert "resume" not in job_diff(spec(window=other), one, code=None).ways
 
 
 def test_queues_of_a_job_without_state_take_another_number_of_partitions() -> None:
