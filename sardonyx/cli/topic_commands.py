@@ -95,7 +95,7 @@ def write(
         )
     call.settings.require("kafka")
     with opened(file) as lines:
-        if Path(file).is_file():  # a pipe can be read only once
+        if file != "-" and Path(file).is_file():  # a pipe can be read only once
             for _ in records(lines, text=text, key=key):
                 pass
             lines.seek(0)
