@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser pictures test-prometheus test-deploy bench bench-coordination bench-web test-compose lock clean java compiled
+.PHONY: help demo docs test test-all test-touched test-secured check quick core simulated simulate faults soak test-long test-upgrade test-browser pictures test-prometheus test-deploy bench bench-coordination bench-secured bench-web test-compose lock clean java compiled
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -107,6 +107,10 @@ bench: $(READY) java compiled ## Sardonyx beside Structured Streaming, Kafka Str
 bench-coordination: $(READY) java compiled ## the coordinator at scale: about 15 minutes, figures and plots in bench/results/coordination
 	@$(PIP) $(EDITABLE) '.[bench]'
 	@$(BIN)/python bench/coordination.py
+
+bench-secured: $(READY) java compiled ## the coordinator on services with TLS, logins and ACLs beside open ones; PART=few for one part
+	@$(PIP) $(EDITABLE) '.[bench]'
+	@$(BIN)/python bench/coordination_secured.py $(if $(PART),--part $(PART))
 
 bench-web: $(READY) java compiled ## the pages with 200 viewers, a long log and a job of 200 tasks: about 20 minutes; PART=paint for one part
 	@$(PIP) --require-hashes -r requirements-browser.lock

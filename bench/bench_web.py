@@ -8,7 +8,8 @@
 - ``paint``: how long a browser with nothing cached takes until a job of 200 tasks is drawn (needs Playwright and Chromium);
 - ``scrub``: how long the page of that job takes to show another entry of a film.
 
-Uses the ZooKeeper and Kafka that are configured, or else starts its own. The last line is JSON.
+Uses the ZooKeeper and Kafka that are configured, or else starts its own. Before the last line, which is JSON, comes a table of
+the goals (:mod:`bench_web_goals`) and whether they are met.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from bench_web_goals import goals, table
 from bench_web_job import job_of
 from bench_web_kills import decision
 from coordination_world import Crowd, Pure, pure_round
@@ -447,7 +449,8 @@ def main() -> int:
     for part in args.part:
         found[part] = PARTS[part](args) | {"machine": machine(), "load": round(os.getloadavg()[0], 2)}
         print(part, json.dumps(found[part], indent=2), file=sys.stderr)
-    print(json.dumps(found))
+    print(table(found), file=sys.stderr)
+    print(json.dumps(found | {"goals": [each._asdict() for each in goals(found)]}))
     return 0
 
 

@@ -19,7 +19,7 @@ from queues.awaited_topics import await_topics
 from queues.client import BEGINNING, CLIENT_LOG, client_config, onlooker_config
 from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
-from sardonyx.core.errors import InputError, SetupError
+from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
 
@@ -90,18 +90,77 @@ def make_quietly(
 
 
 def write(settings: Settings, topic: str, records: Iterable[bytes], partitions: int) -> None:
-    """Write records, in turn over the topic's partitions, each once and in their order.
+    """Write records, in turn over the topic's partitions, each once and in their order. Raises what :func:`append` raises."""
+    _write(settings, topic, ((None, record, number % partitions) for number, record in enumerate(records)))
+
+
+def append(settings: Settings, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
+    """Write records with their keys, each once and in their order, and count them. Equal keys go to one partition.
+
+    If ``records`` raises, what it gave before is written. There is no transaction: a process that dies may leave a part.
 
     Raises:
-        SetupError: ``SX-KAFKA-UNREACHABLE``: Kafka did not take all of them in time.
+        OutputError: ``SX-RECORD-TOO-LARGE``. What was written before stays, also after the errors below.
+        SetupError: ``SX-KAFKA-DENIED``; ``SX-KAFKA-REFUSED``; ``SX-KAFKA-UNREACHABLE``: Kafka did not take all of them in time.
     """
+    return _write(settings, topic, ((key, value, ANY) for key, value in records))
+
+
+ANY = -1
+"""The partition of a record that the client chooses, by the key if there is one."""
+
+
+def _write(settings: Settings, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> int:
     # Without idempotence a request that is repeated, as one to a new topic may be, puts its records behind later ones.
     producer = Producer({**client_config(settings), **_QUIET, "enable.idempotence": True})
-    for number, record in enumerate(records):
-        producer.produce(topic, record, partition=number % partitions)
-        producer.poll(0)
-    if producer.flush(CALL):
-        raise _silent(settings, f"accept records for topic {topic}")
+    errors: list[KafkaError] = []
+    count = 0
+
+    def heard(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
+    def hand_over(key: bytes | None, value: bytes, partition: int) -> None:
+        while not errors:
+            try:
+                producer.produce(topic, value, key, partition, on_delivery=heard)
+            except BufferError:  # the client holds as many as it may: wait until brokers have taken some
+                producer.poll(0.1)
+            except KafkaException as error:  # such as a record that is too large for the client's own limit
+                errors.append(error.args[0])
+            else:
+                producer.poll(0)
+                return
+
+    try:
+        for key, value, partition in records:
+            hand_over(key, value, partition)
+            if errors:
+                break
+            count += 1
+    finally:
+        left = producer.flush(CALL)
+        if errors:
+            raise _not_taken(settings, topic, errors[0])
+        if left:
+            raise _silent(settings, f"accept records for topic {topic}")
+    return count
+
+
+def _not_taken(settings: Settings, topic: str, error: KafkaError) -> SardonyxError:
+    """The error for a record that is not in the topic."""
+    if error.code() == KafkaError._MSG_TIMED_OUT:
+        return _silent(settings, f"accept records for topic {topic}")
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return OutputError(
+            "SX-RECORD-TOO-LARGE",
+            f"a record for topic {topic} is larger than a message may be",
+            cause=str(error),
+            fix="Write smaller records, or raise message.max.bytes on the broker, the topic's max.message.bytes and "
+            '`"message.max.bytes"` under [kafka] in the settings.',
+            where={"topic": topic},
+        )
+    return refused(settings, f"take all records for topic {topic}", error, ("Write", f"topic {topic}"))
 
 
 def read_committed(settings: Settings, topic: str) -> list[tuple[bytes | None, bytes | None]]:

@@ -49,7 +49,9 @@ link_app = typer.Typer(help="Show the links of a job: the queues between its tas
 state_app = typer.Typer(help="Show what the tasks of a job keep.", no_args_is_help=True)
 acl_app = typer.Typer(help="Print, check and set what each role may do.", no_args_is_help=True)
 bundle_app = typer.Typer(help="Make keys that sign the code of jobs.", no_args_is_help=True)
-topic_app = typer.Typer(help="Create, list and peek into Kafka topics.", no_args_is_help=True)
+topic_app = typer.Typer(
+    help="Create and list Kafka topics, write records to them, and peek into them.", no_args_is_help=True
+)
 log_app = typer.Typer(help="Show, verify, export and replay the coordinator's log.", no_args_is_help=True)
 
 

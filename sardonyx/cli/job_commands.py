@@ -120,11 +120,21 @@ def submit(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="With JOB@TIME: do not ask whether results may be published again.")
     ] = False,
+    to_end: Annotated[
+        bool, typer.Option("--await", help="Wait until the job has ended; the exit code says how, as of `job await`.")
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help='With --await: how long to wait, for example "2 h".'),
+    ] = None,
 ) -> int:
     """Submit a job and print its id. The coordinator that leads runs it on the peers of the deployment.
 
     It waits a few seconds for the job to begin. If the job cannot, it says why, and exits as `job await` does.
     """
+    wait = duration_of(timeout)
+    if wait is not None and not to_end:
+        raise SardonyxError("SX-USAGE", "--timeout says how long --await waits", fix="add --await, or leave it out")
     from sardonyx.job.load import load
 
     loaded = load(spec)  # reports mistakes in the job without waiting for a cluster
@@ -158,10 +168,12 @@ def submit(
         if error is not None:  # it could not begin, such as without its input topic
             call.tell(error, data)
             return report.exit_code(error)
+        if waits and (to_end or not call.json):
+            call.say(waits)
+        if to_end:
+            return _to_end(call, handle, wait)
         if call.json:
             call.put_json(data)
-        elif waits:
-            call.say(waits)
         return 0
 
 
@@ -351,13 +363,16 @@ def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
     """Wait until a job has ended. Exit code 0: completed or stopped, 1: failed, 3: killed, 4: timed out."""
     wait = duration_of(timeout)
     with call.client() as client:
-        handle = client.job(job)
-        try:
-            view = watch_to_end(call, handle, timeout=wait)
-        except KeyboardInterrupt:
-            call.say(f"stopped waiting; job {handle.id} goes on")
-            raise
-        return tell_end(call, view)
+        return _to_end(call, client.job(job), wait)
+
+
+def _to_end(call: Call, handle: JobHandle, wait: float | None) -> int:
+    try:
+        view = watch_to_end(call, handle, timeout=wait)
+    except KeyboardInterrupt:
+        call.say(f"stopped waiting; job {handle.id} goes on")
+        raise
+    return tell_end(call, view)
 
 
 def stop(

@@ -1,12 +1,16 @@
-"""``sardonyx topic create|list|peek``: small tools for topics, mostly for those of ``sardonyx dev``."""
+"""``sardonyx topic create|list|write|peek``: small tools for topics, mostly for those of ``sardonyx dev``."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sardonyx.cli.call import Call, on_kafka
+from sardonyx.cli.topic_lines import opened, records
+from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic's name.")]
@@ -16,6 +20,7 @@ def register(topic_app: typer.Typer) -> None:
     """Put the commands where they belong."""
     on_kafka(topic_app, "create")(create)
     on_kafka(topic_app, "list")(list_topics)
+    on_kafka(topic_app, "write")(write)
     on_kafka(topic_app, "peek")(peek)
 
 
@@ -61,6 +66,50 @@ def list_topics(call: Call) -> None:
     for topic, held in found.items():
         table.add_row(topic, number(len(held)), number(sum(held)))
     call.console.print(table)
+
+
+def write(
+    call: Call,
+    topic: Topic,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="A file of lines; -, the default: standard input.")
+    ] = "-",
+    *,
+    text: Annotated[
+        bool, typer.Option("--text", help="Take lines as they are. Otherwise each holds a JSON object.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="FIELD", help="The field of each object whose value is the record's key."),
+    ] = None,
+) -> None:
+    """Write a record for each line of a file, or of standard input, to a topic that exists.
+
+    A file is checked before anything is written. Standard input is written as it comes: if a line is wrong, those before it stay.
+    """
+    if text and key is not None:
+        raise SardonyxError(
+            "SX-USAGE",
+            "--key names a field of JSON objects, and --text takes lines as they are",
+            fix="leave one of them out",
+        )
+    call.settings.require("kafka")
+    with opened(file) as lines:
+        if file != "-" and Path(file).is_file():  # a pipe can be read only once
+            for _ in records(lines, text=text, key=key):
+                pass
+            lines.seek(0)
+        from queues import topics
+
+        with call.patience("Kafka"):
+            topics.require(call.settings, topic)
+        if lines is sys.stdin.buffer and sys.stdin.isatty():
+            call.say("a record in each line; Ctrl-D ends")
+        written = topics.append(call.settings, topic, records(lines, text=text, key=key))
+    if call.json:
+        call.put_json({"topic": topic, "records": written})
+    else:
+        call.put(f"wrote {counted(written, 'record')} to topic {topic}")
 
 
 def peek(

@@ -24,7 +24,7 @@ def script(name: str):
     return found
 
 
-races, processes = script("races"), script("processes")
+races, processes, web_goals = script("races"), script("processes"), script("bench_web_goals")
 
 
 def test_every_script_finds_what_it_takes_from_the_product():
@@ -149,3 +149,46 @@ def test_what_an_opponent_has_started_has_ended_before_the_next_run():
             process.stdout.readline()
             started = psutil.Process(int(process.stdout.readline()))
         assert not started.is_running()
+
+
+WEB = {
+    "viewers": {
+        "by_viewers": {
+            "0": {"web_core": 0.001, "coordinator_core": 0.03},
+            "1": {"web_core": 0.01, "coordinator_core": 0.03},
+            "200": {"web_core": 0.04, "coordinator_core": 0.04},
+        },
+        "zookeeper_many_to_one": 1.02,
+        "kafka_many_to_one": None,
+    },
+    "decision": {"by_viewers": {"1": {"ms_p99": 120}, "200": {"ms_p99": 501}}},
+    "past": {
+        "500": {"entries": 1_000_000, "answers": {"job": {"ms_p99": 500}}},
+        "10000": {"entries": 1_000_000, "answers": {"job": {"ms_p99": 99.0}, "entry": {"ms_p99": 111.0}}},
+        "machine": "two cores",
+        "load": 0.1,
+    },
+    "paint": {"tasks": 200, "ms_median": 700},
+    "scrub": {"tasks": 200, "ms_p99": 9.1, "asked": 0},
+}
+
+
+def test_what_the_pages_cost_is_held_to_its_goals():
+    """Each figure beside its goal; what was not measured cannot be told, and parts that did not run have no line."""
+    found = [(each.part, each.measured, each.met) for each in web_goals.goals(WEB)]
+    assert found == [
+        ("viewers", 1.02, True),
+        ("viewers", None, None),
+        ("viewers", 0.01, True),
+        ("viewers", 0.04, True),
+        ("decision", 120, True),
+        ("decision", 501, False),
+        ("past", 99.0, True),
+        ("past", 111.0, False),
+        ("paint", 700, True),
+        ("scrub", 9.1, True),
+        ("scrub", 0, True),
+    ]
+    assert [each.part for each in web_goals.goals({"paint": WEB["paint"]})] == ["paint"]
+    assert web_goals.table(WEB).count("\n") == 1 + len(found)
+    assert "| decision to page, p99, 200 who look | 501 | at most 500 ms | missed |" in web_goals.table(WEB)

@@ -53,6 +53,7 @@ COMMANDS = [
     ["link", "audit"],
     ["topic", "create"],
     ["topic", "list"],
+    ["topic", "write"],
     ["topic", "peek"],
     ["acl", "print"],
     ["acl", "check"],

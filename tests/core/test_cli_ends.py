@@ -12,10 +12,11 @@ import typer
 from sardonyx.cli import call as calls
 from sardonyx.cli import share_commands, upgrade_commands
 from sardonyx.cli.call import Call, guarded
-from sardonyx.cli.job_commands import stop
+from sardonyx.cli.job_commands import stop, submit
 from sardonyx.cli.publishing_again import confirm
 from sardonyx.client.upgrade import UpgradeView
 from sardonyx.client.views import JobView
+from sardonyx.core.errors import Failure, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,3 +86,56 @@ def test_to_stop_a_job_that_has_ended_gives_what_stopping_one_gives(
     client.job = lambda _: SimpleNamespace(id="orders-1", status=lambda **_: view)
     assert stop(Call(json=True), "orders") == 0
     assert '"tasks":[]' in capsys.readouterr().out
+
+
+@pytest.fixture
+def submitted(client: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[JobView]:
+    """The views that a job goes through which a client submits; the test changes them."""
+    views = [JobView(id="orders-1", name="orders", status="running", tasks=[])]
+
+    def follow(**_: Any) -> Iterator[JobView]:
+        yield from views
+        if not views[-1].ended:
+            raise Interrupted("SX-JOB-TIMEOUT", "job orders-1 has not ended within 1 s")
+
+    handle = SimpleNamespace(
+        id="orders-1",
+        waits_for=lambda: None,
+        waiting=lambda *_, **__: None,
+        status=lambda **_: views[0],
+        follow=follow,
+        spec=lambda: SimpleNamespace(workflow=[]),
+    )
+    client.read_before = lambda _: None
+    client.submit = lambda *_: handle
+    monkeypatch.setattr("sardonyx.job.load.load", lambda _: SimpleNamespace(spec=None, warnings=[]))
+    return views
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("completed", 0), ("stopped", 0), ("failed", 1), ("killed", 3), ("running", 4)]
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_to_submit_a_job_and_await_it_ends_as_the_job_does(
+    submitted: list[JobView], capsys: pytest.CaptureFixture[str], status: Any, code: int, *, json: bool
+) -> None:
+    """So a scheduler needs one command; the id comes first, and with --json in what a job is told as."""
+    error = Failure(code="SX-FUNCTION-RAISED", message="it raised") if status == "failed" else None
+    submitted.append(JobView(id="orders-1", name="orders", status=status, tasks=[], error=error))
+    call = Call(json=json)
+    assert guarded(call, lambda: submit(call, "job.py", to_end=True, timeout="1 s")) == code
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) == 1 if json else told.splitlines()[0] == "orders-1"
+    assert not json or status == "running" or '"id":"orders-1"' in told
+
+
+def test_a_job_that_is_not_awaited_is_told_at_once(
+    submitted: list[JobView], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with 0 while the job runs; a limit without a wait is a mistake."""
+    call = Call(json=True)
+    assert guarded(call, lambda: submit(call, "job.py")) == 0
+    assert capsys.readouterr().out == '{"id":"orders-1"}\n'
+    assert guarded(call, lambda: submit(call, "job.py", timeout="1 s")) == 2
+    assert "SX-USAGE" in capsys.readouterr().out
+    assert len(submitted) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sardonyx.client.client import Client
 from sardonyx.client.job_handle import JobHandle
 from tests.browser.tabs import DOCS, PICTURES
 
@@ -113,6 +114,14 @@ def test_the_page_about_commands_lists_what_a_handle_does() -> None:
     """Each public method of ``JobHandle``, and no other."""
     told = (ROOT / "docs" / "cli.md").read_text("utf-8").split("What a handle does")[1].split("A client has")[0]
     assert set(re.findall(r"`(\w+)\(", told)) == {name for name in dir(JobHandle) if not name.startswith("_")}
+
+
+def test_the_pages_of_the_client_are_made_of_its_docstrings() -> None:
+    """Each method that programs may call, with its arguments and errors. ``python -m docs_site.client_page`` writes them."""
+    from docs_site.client_page import methods, pages
+
+    assert [name for kind in (Client, JobHandle) for name, method in methods(kind) if not method.__doc__] == []
+    assert {path.name: path.read_text("utf-8") for path in pages()} == {p.name: text for p, text in pages().items()}
 
 
 def test_the_check_of_links_sees_a_wrong_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import msgspec
@@ -269,6 +270,15 @@ class Partitioned(Quoting):
         return self._told(
             PartitionsPage(items=[PartitionLag(link=job, topic=QUOTE, partition=0)], at=1.0, problem=QUOTE)
         )
+
+
+def test_the_pages_ask_the_public_api_and_nothing_else() -> None:
+    """So all that they show can be scripted: two places in their scripts ask, and both ask below ``/api/v1``."""
+    text = "\n".join(data.decode() for name, data in static_files().items() if name.endswith(".js"))
+    assert sorted(re.findall(r"\bfetch\(([^,)]+)", text)) == ["`/api/v1${path}`", "path"]
+    assert "const path = `/api/v1/stream?" in text
+    for way in ("XMLHttpRequest", "new EventSource", "WebSocket", "sendBeacon", "importScripts"):
+        assert way not in text, way
 
 
 def test_the_pages_need_nothing_from_elsewhere_and_put_no_text_in_as_markup() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,25 @@ def test_topics_are_created_listed_and_looked_into(sardonyx: Sardonyx, settings:
     missing = sardonyx("topic", "peek", name[:-1], code=1).stderr
     assert "SX-KAFKA-TOPIC-MISSING" in missing
     assert f"did you mean '{name}'?" in missing
+
+
+def test_lines_of_a_file_are_records_of_a_topic(sardonyx: Sardonyx, settings: Settings, tmp_path: Path) -> None:
+    """In their order for each key; a file with a mistake writes nothing, and no topic is created."""
+    name, file = f"{settings.deployment}-lines", tmp_path / "in.jsonl"
+    file.write_text("".join(f'{{"who": {n % 3}, "n": {n}}}\n' for n in range(9)))
+    assert "SX-KAFKA-TOPIC-MISSING" in sardonyx("topic", "write", name, str(file), code=1).stderr
+    topics.create(settings, name, 4)
+    written = sardonyx("topic", "write", name, str(file), "--key", "who", "--json").stdout
+    assert json.loads(written) == {"topic": name, "records": 9}
+    found = topics.read_committed(settings, name)
+    assert {key for key, _ in found} == {b"0", b"1", b"2"}
+    for who in range(3):
+        values = [json.loads(value or b"")["n"] for key, value in found if key == b"%d" % who]
+        assert values == [who, who + 3, who + 6]
+    file.write_text('{"n": 1}\nn\n')
+    assert "SX-LINE-INVALID" in sardonyx("topic", "write", name, str(file), code=1).stderr
+    assert "wrote 2 records" in sardonyx("topic", "write", name, str(file), "--text").stdout
+    assert len(topics.read_committed(settings, name)) == 11
 
 
 def test_a_topic_is_peeked_into_until_its_end(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
