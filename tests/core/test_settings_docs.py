@@ -58,7 +58,10 @@ def named(text: str) -> Iterator[str]:
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    for path in (*(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")), *ROOT.rglob("docs/*.md")):
+    for path in (
+        *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")),
+        *(ROOT / "docs").glob("*.md"),
+    ):
         text = path.read_text("utf-8")
         if path.suffix == ".md":
             yield path, text
