@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, libversion
 from confluent_kafka.admin import AdminClient
 
-from queues.client import client_config
+from queues.client import client_config, not_taken
 from queues.denied import LOGIN, login_denied
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.addresses import why_unreachable
@@ -78,12 +78,7 @@ def refused_setting(settings: Settings) -> SetupError | None:
     try:
         AdminClient({**client_config(settings), "bootstrap.servers": ""}, logger=Collected(_DECORATION).logger)
     except KafkaException as error:
-        return SetupError(
-            "SX-CONFIG-VALUE",
-            f"a setting below kafka. is not one that the Kafka client takes: {error.args[0].str()}",
-            cause="keys below kafka. with a dot of their own go to librdkafka as they are",
-            fix="see librdkafka's list of configuration properties for names and values",
-        )
+        return not_taken(error.args[0])
     return None
 
 

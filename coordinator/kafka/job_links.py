@@ -21,6 +21,7 @@ from queues.topic_ids import topic_ids
 from queues.trim import trim_links
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.connectors.registry import files_output
+from sardonyx.core.back_pressure import with_default
 from sardonyx.core.changing import changes_queues, rewiring
 from sardonyx.core.changing_at import begins_at, passed, readers
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
@@ -66,11 +67,7 @@ class KafkaLinks:
     def _made(self, graph: Graph, spec: JobSpec) -> dict[str, LinkFacts]:
         """Create the links. Those between two tasks get the default bound of the cluster."""
         links = create_links(self._settings, graph, spec)
-        bound = self._settings.coordinator.max_backlog
-        if bound is not None:
-            queues = {link.name for link in graph.links if link.kind == "internal"}
-            links |= {name: msgspec.structs.replace(links[name], max_backlog=bound) for name in queues}
-        return links
+        return with_default(graph, links, self._settings.coordinator.max_backlog)
 
     def topic_ids(self, job: str, spec: JobSpec) -> dict[str, str]:
         graph = graph_of(spec, self._settings.deployment, job)

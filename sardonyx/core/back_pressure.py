@@ -50,6 +50,21 @@ def bounds_of(links: Iterable[Link], facts: Mapping[str, LinkFacts]) -> dict[str
     return found
 
 
+def with_default(graph: Graph, facts: Mapping[str, LinkFacts], bound: int | None) -> dict[str, LinkFacts]:
+    """The facts of new links: those between two tasks get the cluster's default.
+
+    Args:
+        graph: of the job.
+        facts: of its links.
+        bound: the default; None: there is none.
+    """
+    queues = {link.name for link in graph.links if link.kind == "internal"} if bound is not None else set()
+    return {
+        name: msgspec.structs.replace(known, max_backlog=bound) if name in queues else known
+        for name, known in facts.items()
+    }
+
+
 def holds(unread: int | None, bound: int, *, is_read: bool, goes_on: bool) -> bool:
     """Whether a link holds the task that writes it.
 
@@ -137,4 +152,4 @@ def held(
     ]
 
 
-__all__ = ["Hold", "bounds_of", "goes_on", "held", "holds", "is_stopping"]
+__all__ = ["Hold", "bounds_of", "goes_on", "held", "holds", "is_stopping", "with_default"]

@@ -17,7 +17,7 @@ from sardonyx.client.held_tasks import holds_of
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.views import TaskView
 from sardonyx.core import node_paths
-from sardonyx.core.back_pressure import bounds_of, held, holds
+from sardonyx.core.back_pressure import bounds_of, held, holds, with_default
 from sardonyx.core.changing import obstacles
 from sardonyx.core.errors import JobInvalid
 from sardonyx.core.events import LinkFacts
@@ -256,6 +256,18 @@ def test_a_job_may_say_another_bound_than_the_cluster() -> None:
     assert bounds_of(layout(job(*edges, max_backlog={"a.b": 0})).links, facts) == {"b.out": 100}
     assert bounds_of(layout(job(*edges, max_backlog=0)).links, facts) == {}
     assert bounds_of(layout(job(*edges)).links, {}) == {}
+
+
+def test_the_cluster_has_a_default_for_queues_between_tasks() -> None:
+    """Not for topics of the user, nor for queues of a loop. What the job says takes its place."""
+    graph = layout(job("read.a", "a.b", "b.a2", "a2.out", back=["b.a"], max_backlog={"b.a2": 7}))
+    made = {link.name: LinkFacts(2) for link in graph.links}
+    assert with_default(graph, made, None) == made
+    facts = with_default(graph, made, 100)
+    bounded = {name for name, known in facts.items() if known.max_backlog == 100}
+    assert bounded == {link.name for link in graph.links if link.kind == "internal"}
+    assert {link.kind for link in graph.links} - {"internal"}
+    assert bounds_of(graph.links, facts) == {"read.a": 100, "b.a2": 7, "a2.out": 100}
 
 
 # --- In a job's definition, and its changes ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -16,7 +17,8 @@ import sardonyx
 from sardonyx import Job, blackhole, files, generator, kafka
 from sardonyx.core.errors import FunctionError, JobInvalid
 from sardonyx.core.spec import DEFAULT_BATCH_SIZE, OnError, decode_spec, encode_spec
-from sardonyx.runtime.functions import reference, takes
+from sardonyx.job.load import load
+from sardonyx.runtime.functions import check_reference, reference, takes
 
 if TYPE_CHECKING:
     import pyspark.sql as ps
@@ -84,6 +86,23 @@ def test_a_function_needs_a_name_to_be_imported_by():
         with pytest.raises(FunctionError) as caught:
             reference(fn)
         assert caught.value.code == "SX-FN-NAME"
+
+
+def test_a_function_of_a_cell_says_what_to_do_and_the_page_about_notebooks_does_it(tmp_path, monkeypatch):
+    """A cell is in no file. The page writes one from its cell, and the job of that file is valid."""
+    problem = check_reference(":late")
+    assert problem is not None
+    assert problem.code == "SX-FN-NAME"
+    assert "%%writefile NAME.py" in problem.fix
+    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text("utf-8")
+    for name, text in re.findall(r"```text\n%%writefile (\S+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert load("orders.py").spec.references() == ["orders:late"]
+    finally:
+        sys.modules.pop("orders", None)
 
 
 def test_a_function_of_the_script_that_runs_goes_by_its_file(tmp_path):

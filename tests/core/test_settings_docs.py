@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from sardonyx.runtime.settings import Settings, is_known
 
-PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "settings.md").read_text("utf-8")
+PACKAGES = ("sardonyx", "coordinator", "peer", "queues", "sentinel", "spark_tasks")
+NAMED = re.compile(r"(?<![\w./-])(?:coordinator|kafka|metrics|peer|zookeeper)(?:\.[a-z][a-z_]*)+\b(?!\.?\w)")
+MAPPINGS = {"zookeeper.auth.sasl"}
+"""Settings whose keys are the user's."""
 
 
 def told() -> dict[str, str]:
@@ -36,3 +43,47 @@ def test_the_page_has_every_setting_with_its_default() -> None:
 def test_the_page_has_no_setting_that_does_not_exist() -> None:
     """Except for names that stand for all below them."""
     assert not [key for key in told() if "*" not in key and not is_known(key)]
+
+
+def named(text: str) -> Iterator[str]:
+    """What a text names that may be a setting. Modules and files are not."""
+    for name in NAMED.findall(text):
+        parts = name.split(".")
+        places = ["/".join(parts[:n]) for n in range(2, len(parts) + 1)]
+        is_file = parts[-1] in ("py", "log", "md") or any(
+            (ROOT / place).exists() or (ROOT / f"{place}.py").exists() for place in places
+        )
+        if not is_file:
+            yield name
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in (
+        *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")),
+        *(ROOT / "docs").glob("*.md"),
+    ):
+        text = path.read_text("utf-8")
+        if path.suffix == ".md":
+            yield path, text
+        else:
+            strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+            yield path, "\n".join(each for each in strings if isinstance(each, str))
+
+
+def test_every_setting_that_a_text_names_exists() -> None:
+    """In errors, docstrings and pages. ``zookeeper.acl`` stands for all settings below it."""
+    known = {key for key, _, _ in Settings.model_construct().shown()}
+    found = {(name, path) for path, text in texts() for name in named(text)}
+    assert len({name for name, _ in found}) > 50
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for name, path in sorted(found)
+        if name not in MAPPINGS and not is_known(name) and not any(key.startswith(f"{name}.") for key in known)
+    ]
+    assert wrong == []
+
+
+def test_a_setting_that_does_not_exist_is_seen() -> None:
+    """An error named this one once."""
+    assert list(named("give another folder by peer.state_dir, not peer.task_loop")) == ["peer.state_dir"]
+    assert not is_known("peer.state_dir")

@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -78,6 +79,16 @@ def test_three_reasons_are_three_messages(call: str, reason: str, addresses: dic
 
 
 @pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"kafka.fetch.wait.most.ms": 20}, 'No such configuration property: "fetch.wait.most.ms"'),
+        ({"kafka.socket.timeout.ms": "soon"}, 'Invalid value for configuration property "socket.timeout.ms"'),
+        ({"kafka.max.poll.interval.ms": 1000}, "Failed to create consumer: `max.poll.interval.ms`"),  # beside others
+        ({"kafka.max.in.flight": 10}, "Failed to create producer: `max.in.flight`"),
+        ({"kafka.sasl.mechanism": "NONE", "kafka.security.protocol": "SASL_PLAIN"}, 'Invalid value "SASL_PLAIN"'),
+    ],
+)
+@pytest.mark.parametrize(
     "call",
     [
         reach_kafka,
@@ -88,11 +99,13 @@ def test_three_reasons_are_three_messages(call: str, reason: str, addresses: dic
     ids=["reach", "list", "create", "ends"],
 )
 def test_a_setting_that_librdkafka_does_not_take_is_named(
-    call: Callable[[Settings], object], addresses: dict[str, str]
+    call: Callable[[Settings], object], setting: dict[str, Any], said: str, addresses: dict[str, str]
 ):
-    """It is the same error wherever a client is made first, and not that Kafka did not answer."""
-    settings = load_settings(**{"kafka.bootstrap_servers": addresses["refused"], "kafka.fetch.wait.most.ms": 20})
-    with pytest.raises(SetupError, match=r'No such configuration property: "fetch\.wait\.most\.ms"') as caught:
+    """It is the same error wherever a client is made first, and not that Kafka did not answer. So are settings that it takes for
+    clients of another kind, which a task would meet in the middle of its work.
+    """
+    settings = load_settings(**{"kafka.bootstrap_servers": addresses["refused"]}, **setting)
+    with pytest.raises(SetupError, match=re.escape(said)) as caught:
         call(settings)
     assert caught.value.code == "SX-CONFIG-VALUE"
 
