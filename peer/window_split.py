@@ -142,7 +142,7 @@ def late_in(late: pa.Table, pieces: Sequence[pa.Table]) -> int:
 
 
 def row_times(rows: pa.Table, where: RowTime, task: str) -> Times:
-    """The times of rows that a task gives to a window.
+    """The times of rows that a task gives to a window, keyed state, or a join and the like.
 
     Raises:
         FunctionError: ``SX-TIME-COLUMN``, ``SX-TIME-TYPE``, ``SX-TIME-VALUE``.

@@ -14,6 +14,7 @@ from typing import Any
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.core.errors import JobInvalid, SardonyxError
 from sardonyx.core.graph import order_of
+from sardonyx.core.joining import RelationSpec
 from sardonyx.core.keyed import KeyedSpec
 from sardonyx.core.row_times import Times, Untimed, row_times, time_of, time_over
 from sardonyx.core.spec import LETTERS_FORMAT, JobSpec, TaskSpec, database_of, late_policy, stateful, whole_of
@@ -296,6 +297,10 @@ def problems_of_columns(spec: JobSpec) -> Iterator[SardonyxError]:
                 yield from problems_from(after, _columns(after, after.window, columns, task.name))
             if after.keyed is not None:
                 yield from problems_from(after, _columns_of_keyed(after, after.keyed, columns, task.name))
+            if after.relation is not None:
+                yield from problems_from(after, _columns_of_relation(after, after.relation, columns, task.name))
+            if not stateful(after):
+                yield from problems_from(after, _columns_of_key("SX-JOB-GROUP", _key(after), columns, task.name))
 
 
 def _schema_of(task: TaskSpec) -> Any:
@@ -357,7 +362,7 @@ def _columns(task: TaskSpec, window: WindowSpec, columns: dict[str, str], source
         columns: by name, their types.
         source: the input that gives them.
     """
-    yield from _columns_of_key("SX-WINDOW-KEY", task, columns, source)
+    yield from _columns_of_key("SX-WINDOW-KEY", _key(task), columns, source)
     from_ = f"the rows of {source!r}"
     choose = f"choose from {', '.join(columns)}"
     if window.by_time and window.time is not None and window.time not in columns:
@@ -386,21 +391,42 @@ def _columns(task: TaskSpec, window: WindowSpec, columns: dict[str, str], source
 
 def _columns_of_keyed(task: TaskSpec, keyed: KeyedSpec, columns: dict[str, str], source: str) -> Iterator[Wrong]:
     """What keyed state needs of the rows that come to it; see :func:`_columns`."""
-    yield from _columns_of_key("SX-KEYED-KEY", task, columns, source)
+    yield from _columns_of_key("SX-KEYED-KEY", _key(task), columns, source)
     if keyed.time is not None and keyed.time not in columns:
         message = f"time names {keyed.time!r}, which the rows of {source!r} do not have{near(keyed.time, columns)}"
         yield Wrong("SX-KEYED-TIME", message, f"choose from {', '.join(columns)}")
 
 
-def _columns_of_key(code: str, task: TaskSpec, columns: dict[str, str], source: str) -> Iterator[Wrong]:
-    for name in task.group_by if isinstance(task.group_by, list) else []:
+def _columns_of_relation(
+    task: TaskSpec, relation: RelationSpec, columns: dict[str, str], source: str
+) -> Iterator[Wrong]:
+    """What a join, a lookup, distinct or latest rows need of the rows that come to them; see :func:`_columns`."""
+    right = relation.two_sided and relation.right == source and relation.right_on is not None
+    names = (relation.right_on or []) if right else _key(task)
+    yield from _columns_of_key("SX-JOIN-KEY", names, columns, source, "its key")
+    if relation.time is not None and relation.time not in columns:
+        message = (
+            f"time names {relation.time!r}, which the rows of {source!r} do not have{near(relation.time, columns)}"
+        )
+        yield Wrong("SX-JOIN-COLUMN", message, f"choose from {', '.join(columns)}")
+
+
+def _key(task: TaskSpec) -> list[str]:
+    """The columns of the key of a task; none if a function makes it."""
+    return task.group_by if isinstance(task.group_by, list) else []
+
+
+def _columns_of_key(
+    code: str, names: Sequence[str], columns: dict[str, str], source: str, word: str = "group_by"
+) -> Iterator[Wrong]:
+    for name in names:
         if name not in columns:
-            message = f"group_by names {name!r}, which the rows of {source!r} do not have{near(name, columns)}"
+            message = f"{word} names {name!r}, which the rows of {source!r} do not have{near(name, columns)}"
             yield Wrong(code, message, f"choose from {', '.join(columns)}")
         elif columns[name].startswith(_NESTED):
             yield Wrong(
                 code,
-                f"group_by names {name!r}, whose values are of type {columns[name]}",
+                f"{word} names {name!r}, whose values are of type {columns[name]}",
                 "group by a text or a number that a task before it makes of them",
                 "only single values can be keys",
             )

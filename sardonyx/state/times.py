@@ -150,7 +150,8 @@ def column_of(table: pa.Table, name: str, whose: str) -> pa.ChunkedArray:
             "SX-TIME-COLUMN",
             f"the rows of {whose} have no column {name!r}, which is to hold their times",
             cause=f"they have {', '.join(table.column_names) or 'no columns'}",
-            fix="let each function between the input and the window give the column on, or name another with `time=`",
+            fix="let each function after the input give the column on; windows, keyed state, `distinct` and `latest` may name "
+            "another one with `time=`",
         )
     return table.column(name)
 

@@ -224,6 +224,7 @@ _REMARKS: list[tuple[str, Any]] = [
     (r"(\w+) is a topic", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "latest"})),
     (r"(\w+) follows a job", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name, "end": "marker"})),
     (r"(\w+) never ends", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
+    (r"(\w+) writes a topic", lambda _, t, name: t[name].update(_TOPIC, options={"topic": name})),
     (r"(\w+) names no topic", lambda _, t, name: t[name].update(_TOPIC)),
     (r"(\w+) feeds back to (\w+)", lambda j, _, a, b: j.update(cycles=[CycleSpec(name="loop", back=[(a, b)])])),
     (r"its inputs stand still for (\d+) partitions?", lambda j, _, n: j.update(next_partitions=int(n))),

@@ -27,7 +27,11 @@ def a_job(kind: str = "join", *, time: Any = "at", end: str | None = "latest", m
     """A good job with a relation, for tests to spoil."""
     job = Job("clicks")
     views, orders = (
-        job.input(name, kafka(name, schema="id string, at timestamp", start="earliest", end=end), time=time)
+        job.input(
+            name,
+            kafka(name, schema="id string, order string, tags array<string>, at timestamp", start="earliest", end=end),
+            time=time,
+        )
         for name in ("views", "orders")
     )
     if kind in ("join", "lookup"):
@@ -99,6 +103,12 @@ def test_a_graph_shows_a_relation_in_a_few_words(job: Callable[[], Job], words: 
         (lambda: a_job(on={}), "SX-JOIN-KEY", "it has no key"),
         (lambda: a_job(on="join_time"), "SX-JOIN-KEY", "which each result has of its own"),
         (lambda: a_job("distinct", by=each), "SX-JOIN-KEY", "a function cannot make its key"),
+        (lambda: a_job(on="ad"), "SX-JOIN-KEY", "its key names 'ad', which the rows of 'views' do not have"),
+        (lambda: a_job(on={"id": "ordr"}), "SX-JOIN-KEY", "'ordr', which the rows of 'orders' do not have"),
+        (lambda: a_job(on={"id": "tags"}), "SX-JOIN-KEY", "its key names 'tags', whose values are of type list<"),
+        (lambda: a_job("lookup", on="tags"), "SX-JOIN-KEY", "whose values are of type list<"),
+        (lambda: a_job("distinct", by="tags"), "SX-JOIN-KEY", "whose values are of type list<"),
+        (lambda: a_job("latest", group_by="tags"), "SX-JOIN-KEY", "whose values are of type list<"),
         (lambda: a_job(right="views"), "SX-JOIN-SIDE", "both of its sides are 'views'"),
         (lambda: a_job(time=None), "SX-TIME-MISSING", "a join goes by the times of rows"),
         (lambda: a_job(prefix="sx_"), "SX-JOIN-COLUMN", "prefix cannot be 'sx_'"),
@@ -129,6 +139,30 @@ def test_what_cannot_work_is_told_before_the_job_runs(job: Callable[[], Job], co
     problem = next(each for each in found(made) if each.code == code)
     assert said in str(problem)
     assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("add", "code", "said"),
+    [
+        (
+            lambda job: job.latest("new", after="views", group_by="id", time="when"),
+            "SX-JOIN-COLUMN",
+            "time names 'when'",
+        ),
+        (lambda job: job.task("new", each, after="views", group_by="tags"), "SX-JOB-GROUP", "of type list<"),
+        (lambda job: job.task("new", each, after="views", group_by=["id", "ordr"]), "SX-JOB-GROUP", "mean 'order'"),
+        (lambda job: job.task("new", each, after="orders", group_by=["id", "order"]), None, ""),
+    ],
+)
+def test_what_the_schema_of_an_input_lacks_is_told_before_the_job_runs(
+    add: Callable[[Job], Any], code: str | None, said: str
+) -> None:
+    """Also of a task that only groups rows: once it runs, the first row would fail the job."""
+    job = a_job()
+    job.output("new-out", blackhole(), after=add(job))
+    problems = found(job)
+    assert [each.code for each in problems] == ([] if code is None else [code])
+    assert all(said in str(each) and each.fix for each in problems)
 
 
 @pytest.mark.parametrize(
