@@ -1,15 +1,22 @@
-"""How the pages follow the log of a deployment. ZooKeeper is a dictionary."""
+"""How pages and commands read the log of a deployment. ZooKeeper is a dictionary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import Mock
 
 import msgspec
+import pytest
 from kazoo.protocol.states import ZnodeStat
+from typer.testing import CliRunner
 
+from coordinator.history import reader
 from coordinator.loop.event_log import Batch, Entry
+from sardonyx.cli import log_commands
+from sardonyx.cli.app import app
 from sardonyx.core import node_paths
 from sardonyx.core.events import FORMAT, RULES, AnyEvent, PolicySet
 from sardonyx.web.api import Api
@@ -103,3 +110,32 @@ def test_a_node_is_told_from_another_one_at_its_path() -> None:
     assert ZooKeeperSession.creation(zk, node_paths.LOG) == (12, 1_700_000_000_123)
     zk.client.exists_async.return_value = None
     assert ZooKeeperSession.creation(zk, node_paths.LOG) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ([], None),
+        (["--from", "2"], 2),
+        (["--from", "0"], 1),
+        (["--from", f"{datetime.fromtimestamp(1.5, UTC)}"], 2),
+        (["--from", f"{datetime.fromtimestamp(2, UTC)}"], 3),
+        (["--from", "10 min"], 4),
+        (["--from", f"{datetime.fromtimestamp(0.5, UTC)}"], 1),
+    ],
+)
+def test_an_export_begins_at_an_entry_or_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], first: int | None
+) -> None:
+    """As the list of entries does: with the first one after a time."""
+    zk, asked = Nodes(), list[int | None]()
+    zk.make(*policies("turns", "greedy", "turns"))
+
+    def export(_zk: object, _version: str, begin: int | None) -> Any:
+        asked.append(begin)
+        return iter([b"{}"])
+
+    monkeypatch.setattr(log_commands, "tree_of", lambda _call: nullcontext(zk))
+    monkeypatch.setattr(reader, "export", export)
+    found = CliRunner().invoke(app, ["log", "export", *given])
+    assert (found.exit_code, asked) == (0, [first]), found.stderr
