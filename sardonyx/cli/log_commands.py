@@ -405,7 +405,7 @@ def _put_verdict(call: Call, verdict: Verdict, took: float) -> int:
 
 def export(
     call: Call,
-    first: Annotated[int | None, typer.Option("--from", metavar="N", min=1, help="From this entry on.")] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="N|TIME", help="From this entry or time on.")] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="File to write; default: standard output.")
     ] = None,
@@ -414,7 +414,7 @@ def export(
     with tree_of(call) as zk:
         from coordinator.history import reader
 
-        lines = reader.export(zk, our_version(), first)
+        lines = reader.export(zk, our_version(), None if first is None else _first(zk, first))
         head = next(lines)
         write_lines(out, itertools.chain([head], lines))
     if out is None:
@@ -426,15 +426,27 @@ def export(
         call.put(f"{out}: entries {header['first']:,} to {header['last']:,} of deployment {header['deployment']}")
 
 
+def _first(zk: ZooKeeperSession, text: str) -> int:
+    """The entry with which an export begins, of what ZooKeeper holds: of a time, the first after it."""
+    from coordinator.history import reader
+
+    where = entry_or_time(text, datetime.now().astimezone())
+    return max(where, 1) if isinstance(where, int) else reader.until(zk, where) + 1
+
+
 def replay(
     call: Call,
     file: FileName,
     n: Annotated[
-        int | None, typer.Option("--at", metavar="N", min=0, help="Show the cluster after this entry.")
+        str | None,
+        typer.Option(
+            "--at", metavar="N|TIME", help="Show the cluster after this entry, or the last one before this time."
+        ),
     ] = None,
     thorough: Thorough = False,
 ) -> int:
     """Replay an exported log without any service, and check it like `log verify`. Exit code 1: something differs."""
+    where = None if n is None else entry_or_time(n, datetime.now().astimezone())
     with opened(file) as source:
         from coordinator.history.export import LogFile
         from coordinator.history.replay import Replay, Verifier
@@ -442,12 +454,13 @@ def replay(
         log = LogFile(source, file)
         if log.header.version != our_version():
             call.say(f"made by Sardonyx {log.header.version}, replayed by {our_version()}: some decisions may differ")
-        if n is not None:
-            log.check_holds(n)
+        if where is not None:
+            if isinstance(where, int):
+                log.check_holds(where)
             past = Replay(log.begin())
             when = None
             for entry in log.entries():
-                if entry.n > n:
+                if (entry.n if isinstance(where, int) else entry.event.at) > where:
                     break
                 past.step(entry.n, entry.event)
                 when = entry.event.at

@@ -59,7 +59,7 @@ def change(
 
         return change_at(client, handle, making, loaded, at, [*drop, *drain])
     if settled(known.spec) == loaded.spec:  # a command that was ended before it saw that, and is given again
-        return known.revision
+        return making.written(known.revision)
     failure = change_failure(handle.id, known.spec, loaded.spec, [*drop, *drain], known.retired)
     if failure is not None:
         raise SardonyxError.from_failure(failure)
@@ -127,7 +127,7 @@ class Making:
         """
         known = self.known
         if known.spec == spec:
-            return known.revision
+            return self.written(known.revision)
         wanted = self.ask(spec, drop, loaded)
         taken_in = made = False
         while True:
@@ -163,9 +163,15 @@ class Making:
         return begins and known.former is not None and not known.suspended
 
     def _unwritten(self, revision: int) -> bool:
-        """Whether the nodes of the job are still of an earlier revision: an entry is in the log before it is carried out."""
+        """Whether the nodes of the job are still of an earlier revision."""
         data = self._client.zk.read(node_paths.job_status(self._job))
         return data is not None and msgspec.json.decode(data, type=JobNote).revision < revision
+
+    def written(self, revision: int) -> int:
+        """Wait until the nodes of the job are of this revision, and return it: an entry is in the log before it is done."""
+        while self._unwritten(revision) and not self.over:
+            time.sleep(LOOK_EVERY)
+        return revision
 
     def ask(self, spec: JobSpec, drop: Sequence[str], loaded: LoadedJob | None) -> JobChanged:
         """Ask for a change, as :meth:`make` does, and do not wait for it."""

@@ -53,7 +53,7 @@ def change_at(
     known, new = making.known, loaded.spec
     time_, number = _time(at)
     if settled(known.spec) == new:  # a command that was ended before it saw that, and is given again
-        return known.revision
+        return making.written(known.revision)
     begun = pending(known.spec) or (None if known.next_spec is None else pending(known.next_spec))
     if begun is None:
         _begin(client, handle.id, making, loaded, time_, named, number=number)
@@ -65,7 +65,7 @@ def change_at(
         return _end(handle, making, loaded)
     except SardonyxError as error:
         if error.code == "SX-JOB-ENDED" and making.completed:  # it has told all its rows apart
-            return making.revision
+            return making.written(making.revision)
         raise
 
 

@@ -117,8 +117,8 @@ def of_states(
         new: that of the new one.
         marks: by task with state, something for each partition.
         partitions: of the new job.
-        reshards: whether keys can move to other partitions; not by the rules before 4, which also let windows go on that
-            may give another number of results.
+        reshards: whether keys can move to other partitions; not by the rules before 4, which also let tasks go on that give
+            other results of the same state.
     """
     stages = {stage.name: stage for stage in new.stages}
     for stage in old.stages:
@@ -216,7 +216,18 @@ def _difference(one: Stage, other: Stage) -> str:
 
 
 def _other_results(one: Stage, other: Stage) -> str:
-    """Why windows cannot go on that give one result in one of the jobs, and may give several in the other; nothing: they can."""
+    """Why a task cannot go on with a state because it gives other results there; nothing: it can. Windows cannot that give one
+    result in one of the jobs, and may give several in the other; nor can a join whose left rows give a result without a partner
+    only there. An inner join does not note which of its left rows have had one, and may have forgotten their partners.
+    """
+    join, joins = one.task.relation, other.task.relation
+    if join is not None and joins is not None and joins.kind == "join":
+        alone = joins.keeps_unmatched and not join.keeps_unmatched
+        return (
+            'its left rows give a result without a partner there (`how="left"`), and which had one is not kept'
+            if alone
+            else ""
+        )
     old, new = one.task.window, other.task.window
     if old is None or new is None or panes(old) == panes(new):
         return ""

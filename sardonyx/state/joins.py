@@ -103,7 +103,7 @@ class JoinShard:
         self._known, self._of_joins = known, joined
         self._lower, self._upper = bounds(join)
         self._grace, self._waits = length(join.grace), RelationWaits(join)
-        self._left_join = join.keeps_unmatched
+        self._left_join, self._none_waits = join.keeps_unmatched, False
         self._prefix = join.right_prefix
         self._buckets = Buckets(2 * (self._upper - self._lower))
 
@@ -130,7 +130,9 @@ class JoinShard:
         if any(new.rows.num_rows for new in news):
             results += self._joined(state, [self._with_key(new, side) for side, new in enumerate(news)], packs, clock)
         more = False
-        if self._left_join:
+        if not self._left_join:
+            self._forget_waiting(state)
+        else:
             unmatched, more = self._expired(state, packs, clock, limit)
             results += unmatched
         self._forget(state, clock, keep_left=more)
@@ -275,6 +277,13 @@ class JoinShard:
             bound = less(clock, reach + self._grace)
             if bound > NEVER and not (side == LEFT and keep_left):
                 forget(state, _ROWS[side], _ROWS[side] + ordered(self._buckets.before(bound)))
+
+    def _forget_waiting(self, state: Overlay) -> None:
+        """Forget what an earlier version of the job noted, if left rows without a partner gave results there."""
+        if not self._none_waits:
+            noted = one(state.scan(_WAITING, _WAITING + b"\xff")[KEY])
+            self._none_waits = not len(noted)
+            state.remove(noted)
 
     # --- Results ---
 

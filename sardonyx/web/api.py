@@ -97,7 +97,7 @@ class Api:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._scales: dict[tuple[int, str], Scale] = {}
+        self._scales: dict[tuple[int, str], tuple[Book, Scale]] = {}
         self._films = Films()
 
     def answer(self, address: Address, raw: Mapping[str, str], parts: Mapping[str, str]) -> bytes:
@@ -212,13 +212,17 @@ class Api:
 
     def peers(self, query: PeersQuery, _parts: Mapping[str, str]) -> PeersPage:
         state = self._state(query.at)
-        views = [view for view in (_peer(state, name) for name in sorted(state.peers)) if view is not None]
+        views = [
+            view
+            for view in (_peer(state, name) for name in sorted(state.peers) if name > query.after)
+            if view is not None
+        ]
         fitting = [
             view
             for view in views
             if query.state in (None, view.state) and query.host in ("", view.host) and query.job in ("", view.job)
         ]
-        items, following = cut(fitting, query.after, query.limit, lambda view: view.id)
+        items, following = cut(fitting, query.limit, lambda view: view.id)
         return PeersPage(items, following_page("peers", query, {"after": following} if following else None))
 
     def log(self, query: LogQuery, _parts: Mapping[str, str]) -> LogPage:
@@ -258,11 +262,14 @@ class Api:
 
     def scale(self, query: ScaleQuery, _parts: Mapping[str, str]) -> Scale:
         key = query.buckets, query.job
-        known = self._scales.get(key)
-        if known is None or known.last != self._book.last:  # made once, for all who ask for it
+        book, known = self._scales.get(key, (None, None))
+        if (
+            known is None or book is not self._book or known.last != self._book.last
+        ):  # made once, for all who ask for it
             if len(self._scales) >= SCALES:
                 self._scales.clear()
-            known = self._scales[key] = scale_of(self._book, query)
+            known = scale_of(self._book, query)
+            self._scales[key] = self._book, known
         return known
 
     def capacity(self, query: AtQuery, _parts: Mapping[str, str]) -> Capacity:

@@ -247,6 +247,11 @@ class Book:
         end = bisect_right(known, n)
         return [self._shelf.line(each) for each in reversed(known[max(end - most, 0) : end])]
 
+    def submission(self, job: str) -> int | None:
+        """The entry that submitted a job, which may be gone by now; None if the book does not hold it."""
+        known = self._among.get(("job", job), ())
+        return next((n for n in known[:1] if self._shelf.line(n).kind == "submit"), None)
+
     def newest_of(self, kinds: Iterable[str], n: int) -> Iterator[Line]:
         """The entries of some kinds up to ``n``, the newest first."""
         rows = [self._among.get(("kind", kind), array("q")) for kind in kinds]

@@ -10,6 +10,7 @@ import msgspec
 
 from coordinator.core.state import State
 from sardonyx.client.cluster_views import PeerView
+from sardonyx.core.errors import SardonyxError
 from sardonyx.web.book import Book
 from sardonyx.web.overview import JobLine, job_lines
 from sardonyx.web.queries import JobsQuery
@@ -78,7 +79,10 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 def jobs_page(book: Book, state: State, query: JobsQuery) -> JobsPage:
     """The jobs of a state. Called with the book's lock held."""
     lines = [line for line in job_lines(state) if query.status in ("", line.status) and query.name in ("", line.name)]
-    items, last = cut(lines, query.after, query.limit, lambda line: line.id)
+    if query.after:
+        place = _submission(book, state, query.after)
+        lines = [line for line in lines if state.jobs[line.id].number < place]
+    items, last = cut(lines, query.limit, lambda line: line.id)
     return JobsPage(
         items=items,
         next=following_page("jobs", query, {"after": last} if last else None),
@@ -88,12 +92,28 @@ def jobs_page(book: Book, state: State, query: JobsQuery) -> JobsPage:
     )
 
 
-def cut(items: list[Any], after: str, limit: int, key: Callable[[Any], str]) -> tuple[list[Any], str | None]:
-    """One page of a list, and the key after which the next one begins."""
-    keys = [key(item) for item in items]
-    begin = keys.index(after) + 1 if after in keys else 0
-    page = items[begin : begin + limit]
-    return page, key(page[-1]) if page and begin + limit < len(items) else None
+def _submission(book: Book, state: State, job: str) -> int:
+    """The entry that submitted a job, by which jobs are listed. It may not be in the list: it has another status, or is gone.
+
+    Raises:
+        SardonyxError: ``SX-WEB-CURSOR``: the job is gone, and so is the entry.
+    """
+    number = state.jobs[job].number if job in state.jobs else book.submission(job)
+    if number is None:
+        raise SardonyxError(
+            "SX-WEB-CURSOR",
+            f"the list of jobs cannot go on after {job}",
+            cause="there is no such job, or not any more, and the log does not reach back to when it was submitted",
+            fix="ask for the list from its beginning, without `after`",
+            where={"job": job},
+        )
+    return number
+
+
+def cut(items: list[Any], limit: int, key: Callable[[Any], str]) -> tuple[list[Any], str | None]:
+    """The first page of what is left of a list, and the key after which the next one begins."""
+    page = items[:limit]
+    return page, key(page[-1]) if limit < len(items) else None
 
 
 def following_page(path: str, query: msgspec.Struct, moved: Mapping[str, Any] | None) -> str | None:

@@ -96,6 +96,8 @@ class LiveSource:
         self._away: float | None = None
         self._problem = ""
         self._seen = (-1, -1, "")
+        self._log: tuple[int, int] | None = None
+        """Which log the book holds: a deployment that is deleted and made anew has another one, with the same numbers."""
         try:
             self.book = self._begin()
             self._look()
@@ -165,6 +167,7 @@ class LiveSource:
     def _begin(self) -> Book:
         """A book with all that the log holds."""
         while True:
+            made = self._zk.creation(node_paths.LOG)
             first = event_log.begins(self._zk)
             try:
                 book = Book(reader.at(self._zk, first - 1), self._words)
@@ -173,6 +176,7 @@ class LiveSource:
                 if error.code not in ("SX-LOG-COMPACTED", "SX-LOG-RANGE") or event_log.begins(self._zk) == first:
                     raise
             else:
+                self._log = made  # if there is another one by now, the next look finds it
                 return book
 
     def _read(self, book: Book) -> bool:
@@ -205,7 +209,10 @@ class LiveSource:
         epoch = zk.read(node_paths.EPOCH, watch=self._wake)
         self._epoch = msgspec.json.decode(epoch, type=EpochNote) if epoch else None
         zk.read(node_paths.CHECKPOINT, watch=self._wake)
-        grown = self._read(self.book)
+        other = zk.creation(node_paths.LOG) != self._log
+        if other:
+            self.book = self._begin()
+        grown = self._read(self.book) or other
         self._requests, oldest = requests_waiting(zk)
         change = None if oldest is None else zk.last_change(oldest)
         self._oldest = None if change is None else change[1]

@@ -30,6 +30,7 @@ STATUS = {
     "SX-WEB-BUSY": 503,
     "SX-WEB-PATH": 404,
     "SX-WEB-QUERY": 400,
+    "SX-WEB-CURSOR": 410,
     "SX-WEB-HOST": 421,
     "SX-WEB-ORIGIN": 403,
     "SX-WEB-METHOD": 405,

@@ -118,6 +118,15 @@ class ZooKeeperSession(Connection):
         stat = self.call(lambda: self.client.exists_async(self.path(path)))
         return None if stat is None else (int(stat.version), stat.mtime / 1000)
 
+    def creation(self, path: str) -> tuple[int, int] | None:
+        """What tells a node from others that were, or will be, at its path; None if it does not exist.
+
+        It is the transaction that created the node, and when (ZooKeeper's clock, milliseconds since 1970). ZooKeeper counts its
+        transactions anew once its data is deleted, so the first alone would not do.
+        """
+        stat = self.call(lambda: self.client.exists_async(self.path(path)))
+        return None if stat is None else (int(stat.czxid), int(stat.ctime))
+
     def read_version(self, path: str, watch: Watch | None = None) -> tuple[bytes, int] | None:
         """Like :meth:`read`, with the version for :class:`SetIf` and :class:`Check`."""
         while True:

@@ -59,6 +59,7 @@ RESUME = {
     "`lineage`": {"job": {"lineage": True}},
     "`checkpoint_every`": {"job": {"checkpoint_every": "1 min"}},
 }
+LESS, MORE = "inner", "left"
 START = {
     "the topic of an input": {"source": kafka("returns", **TOPIC)},
     "`group_by`": {"window": {"group_by": None}},
@@ -100,6 +101,29 @@ def test_windows_of_several_results_take_others_and_those_of_one_result_do_not(o
     assert "resume" in job_diff(several, spec(window=other), code=None).ways
     assert "resume" not in job_diff(one, spec(window=other), code=None).ways
     assert "resume" not in job_diff(spec(window=other), one, code=None).ways
+
+
+@pytest.mark.parametrize("kind", ["join", "lookup"])
+def test_a_join_or_a_lookup_may_give_less_than_before_and_a_lookup_more(kind: str) -> None:
+    """What a join that was inner keeps does not say which of its left rows have had a partner."""
+
+    def two_sided(how: str) -> JobSpec:
+        job = Job("shop")
+        time = event_time("at", idle="1 min")
+        left, right = (job.input(name, kafka(name, **TOPIC), time=time) for name in ("views", "orders"))
+        if kind == "join":
+            found = job.join("both", left, right, on="user", within="1 h", how=how)
+        else:
+            found = job.lookup("both", left, right, on="user", how=how)
+        job.output("write", kafka("counts"), after=found)
+        return job.spec()
+
+    ways = [job_diff(two_sided(how), two_sided(other), code=None).ways for how, other in ((LESS, MORE), (MORE, LESS))]
+    assert ["change" in each for each in ways] == [False, False]
+    assert ["resume" in each for each in ways] == [kind == "lookup", True]
+    said = {row: told[1].startswith("yes") for row, told in rows().items() if "`how`" in row}
+    assert sorted(said.values()) == [False, True]
+    assert any("of a lookup, and of a join from `left` to `inner`" in row for row, yes in said.items() if yes)
 
 
 def test_queues_of_a_job_without_state_take_another_number_of_partitions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,16 @@ def test_the_command_replays_a_report(tmp_path: Path) -> None:
     then = runner.invoke(app, ["log", "replay", str(report), "--at", "3"])
     assert "after entry 3" in then.stdout
     assert "SX-LOG-RANGE" in runner.invoke(app, ["log", "replay", str(report), "--at", "99999"]).stderr
+
+    with report.open("rb") as source:
+        times = {entry.n: entry.event.at for entry in LogFile(source, report.name).entries()}
+    between = next(n for n in times if times[n] + 0.1 < times[n + 1])
+    moment = datetime.fromtimestamp(times[between] + 0.05, UTC).isoformat()
+    for at, n in ((moment, between), ("0 s", max(times)), ("2001-01-01", 0)):
+        assert f"after entry {n}" in runner.invoke(app, ["log", "replay", str(report), "--at", at]).stdout, at
+    assert (
+        "neither the number of an entry nor a time" in runner.invoke(app, ["log", "replay", "-", "--at", "soon"]).stderr
+    )
 
     changed = tmp_path / "changed.jsonl"
     rows = report.read_bytes().splitlines(keepends=True)

@@ -21,6 +21,7 @@ from queues.messages import Outgoing
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.roll import Roll
 from sardonyx.connectors.files.rolling import RollingFiles
+from sardonyx.core.errors import OutputError
 from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 
@@ -157,6 +158,48 @@ def test_files_that_are_still_staged_are_put_in_place(tmp_path: Path):
     session.reader.give(FIRST, Position(1), 1)
     LatePublisher(cast("Any", session)).look()
     assert [msgspec.json.decode(path.read_bytes()) for path in tmp_path.glob("part-*")] == [{"n": 2}]
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_share_that_is_not_mounted_is_no_output_that_was_sealed(tmp_path: Path, mode: str):
+    """A peer that takes over waits for it. Else it would write to the disk below the mount point."""
+    options = {"path": str(tmp_path / "share"), "format": "json", "mode": mode}
+    listed: list[bytes] = []
+    dead, taker = (FilesOutput(options, "job-1", "out") for _ in range(2))
+    committed(sink_of(dead, listed, dead.publish_left), listed, 1)
+    session = Session(sink_of(taker, listed, taker.publish_left))
+    session.reader.give(FIRST, Position(1), 1)
+    publisher = LatePublisher(cast("Any", session))
+    (tmp_path / "share").rename(tmp_path / "away")
+    (tmp_path / "share").mkdir()
+    for attempt in (publisher.look, lambda: dead.stage(pa.table({"n": [2]}))):
+        with pytest.raises(OutputError) as caught:
+            attempt()
+        assert caught.value.code == "SX-OUTPUT-AWAY"
+        assert list((tmp_path / "share").iterdir()) == []
+    (tmp_path / "share").rmdir()
+    (tmp_path / "away").rename(tmp_path / "share")
+    publisher.look()
+    assert len(list((tmp_path / "share").glob("part-*"))) == (mode == "error")
+    assert dead.stage(pa.table({"n": [2]}))
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_an_output_whose_sealer_died_is_not_waited_for(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch):
+    """It may have removed the folder of staged files already. The next one seals again."""
+    options = {"path": str(tmp_path), "format": "json", "mode": mode}
+    listed: list[bytes] = []
+    dead, taker = (FilesOutput(options, "job-1", "out") for _ in range(2))
+    committed(sink_of(dead, listed, dead.publish_left), listed, 1)
+    monkeypatch.setattr(dead, "_succeed", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        dead.seal(listed)
+    assert not (tmp_path / "_sardonyx").exists()
+    session = Session(sink_of(taker, listed, taker.publish_left))
+    session.reader.give(FIRST, Position(1), 1)
+    LatePublisher(cast("Any", session)).look()
+    taker.seal(listed)
+    assert (tmp_path / "_SUCCESS").exists()
 
 
 @pytest.mark.parametrize("roll", [None, Roll(1000, 60.0)])

@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from scenario_runner import World, spec_of
@@ -14,6 +15,7 @@ from coordinator.core.projection import project
 from coordinator.core.state import State, new_state
 from coordinator.history.revisions import RevisionMade, revisions_of
 from sardonyx.cli.history_text import revision_lines
+from sardonyx.client import change as client_change
 from sardonyx.client.change import Making
 from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.events import AnyEvent, JobChanged, LinksFailed
@@ -188,3 +190,36 @@ def test_who_changes_a_job_hears_whether_a_peer_could_begin(then: list[str], giv
         with pytest.raises(SardonyxError, match=gives):
             making.make(spec, [], None)
     assert sentences == []
+
+
+@pytest.mark.parametrize("at", [None, "2026-11-27T12:00:00Z"])
+def test_a_change_that_is_given_again_returns_when_the_nodes_are_those_of_it(
+    at: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has it before they do, and a caller shows the job at once."""
+    world = World()
+    for sentence in TRIED:
+        world.say(sentence)
+    state = world.state
+    known = state.jobs["copy"]
+    known.revision += 1
+    notes = [replace(known.note(), revision=revision) for revision in (1, 1, 2)]
+
+    def read(_path: str) -> bytes:
+        return msgspec.json.encode(notes.pop(0))
+
+    client: Any = SimpleNamespace(
+        zk=SimpleNamespace(read=read),
+        loaded=lambda _: SimpleNamespace(spec=known.spec, code=None),
+        settings=SimpleNamespace(require=lambda _: None),
+    )
+    making = Making.__new__(Making)
+    making.__dict__ |= {"_client": client, "_job": "copy", "_state": state, "_deadline": None}
+    monkeypatch.setattr(client_change, "Making", lambda *_: making)
+    monkeypatch.setattr(client_change, "LOOK_EVERY", 0.0)
+    handle: Any = SimpleNamespace(id="copy")
+    assert client_change.change(client, handle, "job.py", None, at=at) == 2
+    assert notes == []
+    notes.append(known.note())
+    assert making.make(known.spec, [], None) == 2, "nothing differs"
+    assert notes == []

@@ -233,8 +233,8 @@ def test_the_address_that_is_copied_is_that_of_what_is_shown() -> None:
     ) == ["http://pages/?at=5"]
 
 
-def test_a_list_that_begins_again_shows_each_job_once() -> None:
-    """As it does when the job after which it goes on was purged meanwhile."""
+def test_a_list_shows_each_job_once() -> None:
+    """Whatever an answer holds."""
     assert play(
         """
         const jobs = (...ids) => ids.map((id) => ({ ...given.jobs.items[0], id }));
@@ -245,3 +245,19 @@ def test_a_list_that_begins_again_shows_each_job_once() -> None:
         return page.body.all("th").map((each) => each.textContent).filter((each) => each.startsWith("j-"));
         """
     ) == ["j-3", "j-2", "j-1"]
+
+
+def test_what_is_known_of_the_past_is_forgotten_when_the_log_is_shorter_than_it_was() -> None:
+    """It is another one: the deployment was deleted and made anew."""
+    assert play(
+        """
+        await page.open("/");
+        const { store } = await load("store.js");
+        const eras = [];
+        for (const last of [8, 9, 3, 3, 4]) {
+          await page.streams[0].send("standing", { ...given.standing, last });
+          eras.push(store.era);
+        }
+        return eras.map((each) => each - eras[0]);
+        """
+    ) == [0, 0, 1, 1, 1]

@@ -102,6 +102,7 @@ def test_the_pages_tell_what_they_show_and_since_when() -> None:
     source.book, source._wake, source._seen, source._away = Mock(last=8), Mock(), None, None
     source._read, source._zk = Mock(return_value=False), Mock()
     source._zk.children.return_value, source._zk.read.return_value = [], None
+    source._log = source._zk.creation.return_value
     began = time.time()
     source._look()
     assert values("web_log_last")[""] == 8

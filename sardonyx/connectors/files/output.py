@@ -73,6 +73,8 @@ class FilesOutput:
         self._codec: str | None = options.get("compression")
         self._job, self._task = job, task
         self._staging = self._folder / STAGING / job / task
+        self._has_staged = False
+        """Whether this has staged files, and has not removed them since: the folder of staged files is there then."""
         if self._codec is not None and self._codec not in _CODECS[self._format]:
             raise OutputError(
                 "SX-OUTPUT-CODEC",
@@ -84,8 +86,8 @@ class FilesOutput:
         """Write one file with these rows to disk, where readers do not see it. Write nothing if there are no rows.
 
         Raises:
-            OutputError: ``SX-OUTPUT-WRITE`` if the operating system refuses; ``SX-OUTPUT-TYPE`` or
-                ``SX-OUTPUT-SCHEMA`` if the format cannot hold the rows.
+            OutputError: ``SX-OUTPUT-WRITE`` if the operating system refuses; ``SX-OUTPUT-AWAY`` if the share is not mounted any
+                more; ``SX-OUTPUT-TYPE`` or ``SX-OUTPUT-SCHEMA`` if the format cannot hold the rows.
         """
         if not table.num_rows:
             return []
@@ -94,7 +96,10 @@ class FilesOutput:
         data = self._encoded(table)
         with disk.explained(self._folder):
             self._check_no_link()
+        if self._has_staged:
+            self._require_staging()  # else the file would go to the disk below the mount point
         disk.make_folder(self._staging)
+        self._has_staged = True
         disk.write(self._staging / name, data)
         return [msgspec.json.encode(self._listed(name, table, data))]
 
@@ -111,13 +116,16 @@ class FilesOutput:
         """Make those committed files visible that are still staged: their writers may have died before they did so.
 
         Raises:
-            OutputError: ``SX-OUTPUT-WRITE`` and the like.
+            OutputError: ``SX-OUTPUT-AWAY``: the share is not mounted; ``SX-OUTPUT-WRITE`` and the like.
         """
-        if self._overwrite:
-            return
+        listed = [_entry(data) for data in entries]
         with disk.explained(self._staging):
-            staged = {path.name for path in self._staging.iterdir()} if self._staging.is_dir() else set()
-        self._publish_staged([entry for entry in map(_entry, entries) if entry.staged in staged])
+            there = self._staging.is_dir()
+            staged = {path.name for path in self._staging.iterdir()} if there else set()
+        if listed and not there and not any(disk.exists(self._folder / entry.final) for entry in listed):
+            self._require_staging()  # had a peer begun to seal, and died, the files would be in place
+        if not self._overwrite:
+            self._publish_staged([entry for entry in listed if entry.staged in staged])
 
     def unstage(self, entries: Sequence[bytes]) -> None:
         """Remove staged files of which it is known that they are not committed. What cannot be removed now goes with the seal."""
@@ -186,6 +194,19 @@ class FilesOutput:
             disk.remove(path)
         disk.sync(self._folder)
         _log.info("output_sealed", path=str(self._folder), files=done.files, rows=done.rows)
+
+    def _require_staging(self) -> None:
+        """Raise if the folder of staged files is not there. The first file that is staged makes it, and it stays until the task
+        is sealed. So a file that is not there was not published, and moved on by a reader.
+        """
+        if not disk.exists(self._staging):
+            raise OutputError(
+                "SX-OUTPUT-AWAY",
+                f"{self._staging} is not there, and the task has staged files in it",
+                cause="the share is not mounted on this machine, or another program has removed the folder",
+                fix="mount the share again; the task pauses and is tried again until then",
+                where={"path": self._staging},
+            )
 
     # --- Writing ------------------------------------------------------------------------------------------------------
 
@@ -335,6 +356,7 @@ class FilesOutput:
         if not disk.remove_tree(self._staging):
             _log.warning("staged_files_left", path=str(self._staging), job=self._job, task=self._task)
             return False
+        self._has_staged = False
         for folder in (self._staging.parent, self._folder / STAGING):
             if not disk.remove_empty(folder):
                 break

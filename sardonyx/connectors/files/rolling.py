@@ -228,19 +228,6 @@ class RollingFiles(FilesOutput):
         if self._publish_staged(entries):
             self._require_staging()
 
-    def _require_staging(self) -> None:
-        """Raise if the folder of staged files is not there. It stays until the task is sealed, so a file that is not there was
-        not published, and moved on by a reader.
-        """
-        if not disk.exists(self._staging):
-            raise OutputError(
-                "SX-OUTPUT-AWAY",
-                f"{self._staging} is not there, and files that are committed lie in it",
-                cause="the share is not mounted on this machine, or another program has removed the folder",
-                fix="mount the share again; the task pauses and is tried again until then",
-                where={"path": self._staging},
-            )
-
     # --- Merging ------------------------------------------------------------------------------------------------------
 
     def _join(self, staged: Sequence[Entry], file: IO[bytes]) -> None:

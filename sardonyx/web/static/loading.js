@@ -304,7 +304,7 @@ export async function more(path) {
   redraw();
   try {
     const page = await ask(path.replace("/api/v1", ""));
-    const known = new Set(list.items.map(nameOf)); // where the item after which it goes on is gone, a list begins again
+    const known = new Set(list.items.map(nameOf)); // it may have been refreshed meanwhile
     const items = page.items.filter((each) => !known.has(nameOf(each)));
     Object.assign(list, { items: [...list.items, ...items], next: page.next, paged: true });
   } catch (error) {

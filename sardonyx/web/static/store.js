@@ -290,6 +290,7 @@ async function read(mine, wanted, take) {
       const gone = event[1] === "gone";
       if (mine !== stream) return;
       if (topic === "standing") {
+        if (!gone && store.standing && data.last < store.standing.last) forget(); // the deployment was made anew
         store.standing = gone ? unknown(data) : data;
         store.joining = false;
       }
