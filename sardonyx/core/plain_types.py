@@ -5,7 +5,6 @@ Polars and DuckDB give texts as views, for instance, and Arrow can neither take 
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
@@ -79,9 +78,9 @@ def _as_plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _as_lists(chunk: pa.Array, kind: pa.DataType) -> pa.Array:
     """Arrow's own cast leaves out the last offset."""
-    sizes = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
-    made = pa.LargeListArray if kinds.is_large_list(kind) else pa.ListArray
-    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int64() if made is pa.LargeListArray else pa.int32())
+    made, whole = (pa.LargeListArray, pa.int64()) if kinds.is_large_list(kind) else (pa.ListArray, pa.int32())
+    ends = pc.cumulative_sum_checked(pc.fill_null(pc.list_value_length(chunk), 0))
+    offsets = pa.concat_arrays([pa.array([0], whole), ends.cast(whole)])
     missing = chunk.is_null() if chunk.null_count else None
     return made.from_arrays(offsets, chunk.flatten().cast(kind.value_type), type=kind, mask=missing)
 
