@@ -60,7 +60,7 @@ def diff_lines(diff: JobDiff, spec: str) -> list[str]:
     lines += ["rows", *map(_rows, diff.other_inputs)] if diff.other_inputs else []
     if not diff.equal:
         lines.append("how to carry it out")
-    return [*lines, *(f"  {line}" for line in _how(diff, spec))]
+    return [*lines, *(f"  {line}" for line in _how(diff, spec)), *_installed(diff)]
 
 
 def commands(diff: JobDiff, spec: str) -> dict[str, list[str]]:
@@ -212,6 +212,15 @@ def _how(diff: JobDiff, spec: str) -> Iterator[str]:
     else:
         yield f"{before}as a new job, which begins at its own `start=`; `job show` tells the positions of the old one:"
         yield from _indented(found["start"])
+
+
+def _installed(diff: JobDiff) -> Iterator[str]:
+    """What is not compared, and how a new version of it comes into the running job."""
+    if diff.installed:
+        yield "installed where peers run, so not compared"
+        yield from (f"  {package}  of {listed(tasks)}" for package, tasks in diff.installed.items())
+        yield "  to go on by a new version of it, with the positions and states that the job has:"
+        yield "    install it on each machine, and restart its peer daemons, one machine after the other"
 
 
 def _refused(diff: JobDiff, way: Way, command: str) -> Iterator[str]:

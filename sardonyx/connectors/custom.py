@@ -17,6 +17,7 @@ from sardonyx.connectors.base import DivisibleInput, Output, PositionedOutput, S
 from sardonyx.connectors.records import to_table
 from sardonyx.core.column_types import UnfitTypes
 from sardonyx.core.errors import FunctionError
+from sardonyx.core.plain_types import plain_table
 from sardonyx.core.tracebacks import user_errors
 
 Load = Callable[[str], Callable[..., Any]]
@@ -90,7 +91,7 @@ class CustomInput:
         with _explained(self._reference, "read was called"):
             found: Any = self._inner.read(data)
             if isinstance(found, pa.Table):
-                return found
+                return plain_table(found)
             try:
                 return to_table(list(found), _NOTHING)
             except UnfitTypes as error:

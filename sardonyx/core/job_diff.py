@@ -114,6 +114,10 @@ class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
     """If it is being changed at a time, what that waits for, in words."""
     waits_until: str = ""
     """That time, if this is the version that it leads to."""
+    installed: dict[str, list[str]] = {}
+    """The packages that do not travel with the job, since they are installed where peers run, and the tasks with functions or
+    classes of theirs. What differs in them is not known. None if the job has ended, or its modules are not known.
+    """
 
     @property
     def differences(self) -> list[Difference]:
@@ -151,7 +155,18 @@ def job_diff(
         job: the id of the old job, for the texts; its name by default.
         code: in what the modules of the two jobs differ; None: only the hashes in the specs are known.
     """
-    return _Comparison(awake(settled(_plain(old))), _plain(new), before or running(old), job or old.name, code).result()
+    before = before or running(old)
+    found = _Comparison(awake(settled(_plain(old))), _plain(new), before, job or old.name, code).result()
+    return found if code is None or before.ended else replace(found, installed=_installed(new, code.own))
+
+
+def _installed(spec: JobSpec, own: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in order_of(spec):
+        packages = {each.partition(":")[0].partition(".")[0] for each in references_of(spec.task(name))}
+        for package in sorted(packages.difference(own, {"sardonyx"})):
+            found.setdefault(package, []).append(name)
+    return found
 
 
 def _plain(spec: JobSpec) -> JobSpec:

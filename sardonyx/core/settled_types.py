@@ -14,6 +14,7 @@ import pyarrow.types as kinds
 
 from sardonyx.core.column_types import EXACT, UnfitTypes, common, converted, known_part, type_name
 from sardonyx.core.errors import InputError, SardonyxError
+from sardonyx.core.plain_types import plain_table
 
 Place = tuple[str, ...]
 ITEM = "[]"
@@ -167,11 +168,12 @@ class SettledTypes:
         """Places with integers beyond :data:`EXACT`: they cannot become floating point any more."""
 
     def settle(self, table: pa.Table) -> pa.Table:
-        """The same rows, in the types of those before them, or in wider ones.
+        """The same rows, in the types of those before them, or in wider ones; without views and runs, as in a plain table.
 
         Raises:
             UnfitTypes: a column has another type than before, and the two do not go together.
         """
+        table = plain_table(table)
         columns = [self._settled(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
         if all(new is old for new, old in zip(columns, table.columns, strict=True)):
             return table

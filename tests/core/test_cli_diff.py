@@ -20,7 +20,7 @@ from sardonyx.cli.diff_text import diff_lines
 from sardonyx.client.job_diff import compare, diff
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import graph_of
-from sardonyx.core.job_diff import JobDiff, job_diff
+from sardonyx.core.job_diff import CodeChange, JobDiff, job_diff
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.spec import JobSpec, OnError, Route, TaskSpec
 from sardonyx.core.stores import SqlStore
@@ -201,6 +201,26 @@ def test_equal_jobs_and_other_descriptions_need_no_command() -> None:
     assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, 3 links\n"
     assert "would refuse it" in told(counts(replace(WINDOW, store=database)), counts(replace(WINDOW, store=database)))
     assert told(orders(), orders(doc="Prices.")).endswith("only descriptions differ: the next version may carry them\n")
+
+
+def test_a_restart_of_the_peers_is_offered_for_what_is_installed_there() -> None:
+    """Such a package does not travel, so no difference of it is seen: also where the jobs are equal. Sardonyx itself is another
+    matter, and of modules that are not known it is not known either, nor of an ended job.
+    """
+    params = {"each": {"$function": "shop.more:each"}, "how": {"$function": "sardonyx.pipeline.functions:total"}}
+    spec = counts(tax={"fn": "shop.rates:tax", "params": params})
+    own = CodeChange(frozenset({"job"}), frozenset())
+    found = job_diff(spec, spec, job="orders-k3x9qa", code=own)
+    assert (found.equal, found.installed) == (True, {"shop": ["tax"]})
+    assert """
+installed where peers run, so not compared
+  shop  of tax
+  to go on by a new version of it, with the positions and states that the job has:
+    install it on each machine, and restart its peer daemons, one machine after the other
+""" in "\n".join([*diff_lines(found, "orders.py"), ""])
+    assert job_diff(spec, spec).installed == {}
+    ended = Predecessor(spec, "stopped", topics={"price": ["orders"]})
+    assert job_diff(spec, spec, ended, code=own).installed == {}
 
 
 def test_long_values_are_shown_where_they_differ_and_none_breaks_a_line() -> None:

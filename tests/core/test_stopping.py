@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from coordinator.core.decide import decide
@@ -118,6 +119,29 @@ def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
     assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows"}
     assert held_by(cast("Any", Handle()), seconds=0) == {}
     assert held_by(cast("Any", Unread())) == {}
+
+
+def all_rows(rows: pa.Table) -> pa.Table:
+    """A function over windows."""
+    return rows
+
+
+def test_windows_that_keep_their_rows_are_counted_with_these() -> None:
+    """Their state is shown row by row. A row is no window."""
+    made = Job("hits", partitions=1)
+    read = made.input("read", kafka("hits", schema=SCHEMA, start="earliest"), time=event_time("at"))
+    made.output("write", kafka("out"), after=made.window("all", tumbling("1 min"), after=read, fn=all_rows))
+    spec = made.spec()
+
+    class Handle:
+        def spec(self) -> JobSpec:
+            return spec
+
+        def state(self, task: str) -> Iterator[dict[str, int]]:
+            assert task == "all"
+            return ({"n": n, "window_start": n // 100} for n in range(1_200))
+
+    assert held_by(cast("Any", Handle())) == {"all": "12 open windows with 1,200 rows"}
 
 
 POINT = CheckpointPoint(60_000_000, {"read": {"hits": [7]}}, {"count": [(0, 0, 0)]})

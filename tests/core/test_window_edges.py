@@ -103,10 +103,23 @@ def test_a_sum_of_decimals_is_exact_or_an_error():
     ):
         top, less = Decimal(most), Decimal(f"-{most}")  # a minus sign would round
         assert aggregated(pa.table({"v": pa.array([top, less, None, top], kind)}), total)["total"].to_pylist() == [top]
-    for kind, values in ((pa.decimal128(38, 18), ["9" * 20, "1"]), (pa.decimal256(76, 0), ["9" * 76, "9" * 76])):
+    wrapped = (pa.decimal128(38, 0), ["9" * 38, "9" * 38])
+    for kind, values in (
+        wrapped,
+        (pa.decimal128(38, 18), ["9" * 20, "1"]),
+        (pa.decimal256(76, 0), ["9" * 76, "9" * 76]),
+    ):
         with pytest.raises(FunctionError) as failure:
             aggregated(pa.table({"v": pa.array([Decimal(value) for value in values], kind)}), total)
         assert failure.value.code == "SX-WINDOW-OVERFLOW"
+    rows = pa.table({"v": pa.array([Decimal(wrapped[1][0])], wrapped[0])})
+    spec = WindowSpec(kind="everything", aggregate=total)
+    store = DictStore(entry_schema(spec, [], rows.schema))
+    shard = WindowShard(spec, [], store)
+    store.apply(shard.plan([Piece(rows, NEVER)], NEVER).changes)
+    with pytest.raises(FunctionError) as failure:
+        shard.plan([Piece(rows, NEVER)], NEVER)
+    assert failure.value.code == "SX-WINDOW-OVERFLOW", "partials are merged"
 
 
 @pytest.mark.parametrize(
