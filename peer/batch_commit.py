@@ -11,10 +11,11 @@ import structlog
 
 from peer.assignment import TICK
 from peer.batch_result import BatchDropped, Result, positions_after
+from peer.connector_sink import ConnectorSink
 from peer.made_from import origin_of, saying, worked_by
 from peer.peer_metrics import count_batch, count_restore
 from peer.position_keeper import PositionKeeper
-from peer.sinks import ConnectorSink, sentinel_message
+from peer.sinks import sentinel_message
 from peer.telemetry import tell_committed
 from queues.batch import Batch
 from queues.lost import ReaderLost

@@ -12,6 +12,7 @@ import msgspec
 
 from peer.allowed import check_allowed, open_code, takes_code
 from peer.assignment import RunnerLost
+from peer.connector_sink import ConnectorSink
 from peer.database_keeper import DatabaseKeeper
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
@@ -20,7 +21,7 @@ from peer.peer_metrics import count_retry
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
 from peer.rolling_sink import RollingSink
-from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
+from peer.sinks import LinkSink, Sink, TopicSink
 from peer.stage_shards import shards_of
 from peer.standby import StandbyShards
 from peer.state_keeper import StateTopic

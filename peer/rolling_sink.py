@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from peer.sinks import ConnectorSink
+from peer.connector_sink import ConnectorSink
 from sardonyx.connectors.files.roll import Listing
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core.graph import Link

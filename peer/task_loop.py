@@ -36,6 +36,7 @@ from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped, Result
+from peer.connector_sink import ConnectorSink
 from peer.input_split import InputSplitter
 from peer.late_publishing import LatePublisher
 from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
@@ -43,7 +44,6 @@ from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
-from peer.sinks import ConnectorSink
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
 from peer.telemetry import tell_uncommitted

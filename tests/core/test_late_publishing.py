@@ -14,9 +14,9 @@ import structlog
 
 from peer import batch_commit
 from peer.batch_result import BatchDropped
+from peer.connector_sink import ConnectorSink
 from peer.late_publishing import LatePublisher
 from peer.positioned_sink import PositionedSink
-from peer.sinks import ConnectorSink
 from queues.messages import Outgoing
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.roll import Roll

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from peer.batch_result import BatchDropped
+from peer.connector_sink import ConnectorSink
 from peer.retry_policy import Reaction, may_pass, policy
-from peer.sinks import ConnectorSink
 from peer.task_loop import TaskLoop
 from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.core.errors import FunctionError, SetupError
