@@ -66,6 +66,11 @@ FAILED = pa.schema(
 class Sink(Protocol):
     """Writes a task's results to one destination."""
 
+    @property
+    def may_hang(self) -> bool:
+        """Whether :meth:`committed` may take long, as on a share that does not answer. Meanwhile the task serves its group."""
+        ...
+
     def messages(
         self,
         results: pa.Table,
@@ -98,6 +103,10 @@ class Sink(Protocol):
 
     def committed(self) -> None:
         """Publish what the sink staged. The task calls it after the transaction with the messages has committed."""
+        ...
+
+    def refused(self) -> None:
+        """Remove what the sink staged. The task calls it when it is certain that the messages are not committed."""
         ...
 
     def settled(self) -> bool:
@@ -220,6 +229,8 @@ class LinkSink:
         FunctionError: such a function cannot be imported, or its annotation does not say what it takes.
     """
 
+    may_hang = False
+
     def __init__(
         self,
         link: Link,
@@ -319,6 +330,9 @@ class LinkSink:
     def committed(self) -> None:
         pass
 
+    def refused(self) -> None:
+        pass
+
     def settled(self) -> bool:
         return True
 
@@ -342,6 +356,8 @@ class TopicSink:
         job: the job's id, for end markers.
         partitions: returns how many partitions the topic has now.
     """
+
+    may_hang = False
 
     def __init__(
         self, link: Link, form: TopicFormat, load: Load, job: str = "", partitions: Callable[[], int] = lambda: 0
@@ -371,6 +387,9 @@ class TopicSink:
         return list(self._format.encode(rows))
 
     def committed(self) -> None:
+        pass
+
+    def refused(self) -> None:
         pass
 
     def settled(self) -> bool:

@@ -36,7 +36,6 @@ from peer.assignment import TICK, AssignmentHandle, RunnerLost
 from peer.back_pressure import BackPressure
 from peer.batch_commit import BatchCommit
 from peer.batch_result import BatchDropped, Result
-from peer.connector_sink import ConnectorSink
 from peer.input_split import InputSplitter
 from peer.late_publishing import LatePublisher
 from peer.peer_metrics import Busy, count_failure, count_rebuild, count_uncommitted
@@ -218,8 +217,7 @@ class TaskLoop:
         except (TransactionAborted, RecordsRefused, BatchDropped):
             # Nothing was written, for certain; unless a database holds the batch, and owes to Kafka what lists the files.
             for sink in self._work.sinks if self.session.store is None else ():
-                if isinstance(sink, ConnectorSink):
-                    sink.refused()
+                sink.refused()
             raise
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:
