@@ -86,8 +86,9 @@ def test_integers_have_all_their_digits() -> None:
 
 def test_a_text_beside_such_an_integer_may_begin_with_any_letter() -> None:
     """Letters that are kept for private use are letters too: a text stays a text, whatever marks the integers meanwhile."""
-    assert play(
-        r"""
+    assert (
+        play(
+            r"""
         const { parsed, written } = await load("exact.js");
         const texts = [
             '{"a":"\uE000x","n":1234567890123456789}',
@@ -98,7 +99,9 @@ def test_a_text_beside_such_an_integer_may_begin_with_any_letter() -> None:
         const { a } = parsed('{"a":"\\ue000x","n":1234567890123456789}');
         return [...texts.map((text) => written(parsed(text)) === text), a === "\uE000x"];
         """
-    ) == [True] * 5
+        )
+        == [True] * 5
+    )
 
 
 def test_a_row_shows_all_digits_and_any_time() -> None:
