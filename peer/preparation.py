@@ -276,9 +276,15 @@ def _sinks(
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
             reader = graph.stage(link.target)
-            rows = reader.task.rows_per_batch  # else its small batch_size has no effect on large blocks
-            sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
-            yield LinkSink(link, *sizes, leaves_out=reader.isolates)
+            yield LinkSink(
+                link,
+                partitions=facts[link.name].partitions,
+                writer=peer,
+                load=load,
+                first=assignment.slot,
+                rows=reader.task.rows_per_batch,  # otherwise its small batch_size has no effect on large blocks
+                leaves_out=reader.isolates,
+            )
     if stage.last.type == "output" and stage.last.connector != "kafka":
         parts = next((_parts_list(settings, link) for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)

@@ -183,32 +183,35 @@ class VersionShard:
     def _version(self, state: Overlay, start: int) -> _Version:
         """Apply the rows of a window to the graph, and compute."""
         edges, vertices = StoredRows(state, EDGES), StoredRows(state, VERTICES)
-        before, count = _value(state, _VERSION), edges.count
+        before, edges_before = _value(state, _VERSION), edges.count
         sums = blake2b((before or b"") + ordered(start), digest_size=16)
-        came = {kind: self._came(state, start, kind, sums) for kind in (EDGES, REMOVED, VERTICES)}
-        added, removed, further = came[EDGES], came[REMOVED], came[VERTICES]
-        named: list[pa.Table] = [] if further is None else [further.select([VERTEX])]
+        added, removed, new_vertices = (self._taken(state, start, kind, sums) for kind in (EDGES, REMOVED, VERTICES))
+        named: list[pa.Table] = [] if new_vertices is None else [new_vertices.select([VERTEX])]
         if removed is not None:
             added, lost = self._removed(edges, added, removed)
             named += [pa.table({VERTEX: table[end]}) for table in lost for end in (SOURCE, TARGET)]
-        has_grown = edges.count == count
+        only_grows = edges.count == edges_before
         if added is not None:
             edges.add(added.drop_columns([_TIME, _ORDER]))
         if named:
             vertices.add(_unknown(joined(named), vertices.table))
         version, known, self._known = sums.digest(), self._known, None
-        if has_grown and known is not None and known.version == before:
+        if only_grows and known is not None and known.version == before:
             found = self._grown(known.parts, added, named, version, edges.count)
             if found is not None:
                 return found
-        whole = empty_rows(self._columns[EDGES]) if edges.table is None else edges.table
-        more = [] if vertices.table is None else [vertices.table]
-        if self._spec.start is not None:  # a vertex to begin at need not have edges yet
-            more.append(pa.table({VERTEX: pa.array(self._spec.start)}))
-        computed = self._run(self._spec, Graph(whole, joined(more) if more else None))
+        computed = self._run(self._spec, self._graph(edges.table, vertices.table))
         if self._spec.algorithm == "connected_components":
             self._known = _Known(version, Parts.of(computed.rows))
         return _Version(computed, None, version)
+
+    def _graph(self, edges: pa.Table | None, vertices: pa.Table | None) -> Graph:
+        """The graph of these rows. A vertex to begin at need not have edges yet."""
+        tables = [] if vertices is None else [vertices]
+        if self._spec.start is not None:
+            tables.append(pa.table({VERTEX: pa.array(self._spec.start)}))
+        all_edges = empty_rows(self._columns[EDGES]) if edges is None else edges
+        return Graph(all_edges, joined(tables) if tables else None)
 
     def _grown(
         self, parts: Parts, added: pa.Table | None, named: Sequence[pa.Table], version: bytes, edges: int
@@ -224,8 +227,8 @@ class VersionShard:
         rows = pa.table({self._spec.id: ids, "component": ids.take(pa.array(roots))})
         return _Version(Computed(rows, len(ids), edges, found.steps, "quiescent"), found.changed, version)
 
-    def _came(self, state: Overlay, start: int, kind: bytes, sums: blake2b) -> pa.Table | None:
-        """The rows of a window, in the order of their times, out of the state. They go into the checksum."""
+    def _taken(self, state: Overlay, start: int, kind: bytes, sums: blake2b) -> pa.Table | None:
+        """Take the rows of a window out of the state, in the order of their times. They go into the checksum."""
         prefix = _WAITING + ordered(start) + kind
         entries = state.scan(*range_of(prefix))
         if not entries.num_rows:
