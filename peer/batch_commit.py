@@ -14,7 +14,7 @@ from peer.batch_result import BatchDropped, Result, positions_after
 from peer.made_from import origin_of, saying, worked_by
 from peer.peer_metrics import count_batch, count_restore
 from peer.position_keeper import PositionKeeper
-from peer.sinks import ConnectorSink, sentinel_message
+from peer.sinks import sentinel_message
 from peer.telemetry import tell_committed
 from queues.batch import Batch
 from queues.lost import ReaderLost
@@ -171,9 +171,8 @@ class BatchCommit:
         # What is slow to answer, such as a database that waits for its replica, must not put this peer out of the group.
         self._session.meanwhile(store.commit)
         failpoint("stored")
-        if not self._session.reader.holds(
-            batch
-        ):  # its next holder, maybe this peer again, writes what the batch owes to Kafka
+        # The next holder of its partitions, maybe this peer again, writes what the batch owes to Kafka.
+        if not self._session.reader.holds(batch):
             raise BatchDropped("its partitions were given to another peer after its commit")
 
     def _made_from(self, batch: Batch, result: Result, *, held: bool = False) -> Origin:
@@ -184,7 +183,7 @@ class BatchCommit:
 
     def _publish(self) -> None:
         for sink in self._work.sinks:
-            if isinstance(sink, ConnectorSink):  # a share may hang
+            if sink.may_hang:
                 self._session.meanwhile(sink.committed)
             else:
                 sink.committed()

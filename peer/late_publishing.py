@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from peer.sinks import ConnectorSink
+from peer.connector_sink import ConnectorSink
 
 if TYPE_CHECKING:
     from peer.task_session import TaskSession

@@ -27,6 +27,8 @@ class PositionedSink:
         output: the connector.
     """
 
+    may_hang = False
+
     def __init__(self, output: PositionedOutput) -> None:
         self._output = output
         self._table: pa.Table = pa.table({})
@@ -109,6 +111,9 @@ class PositionedSink:
 
     def committed(self) -> None:
         self._table = pa.table({})
+
+    def refused(self) -> None:
+        """Nothing is left to do: :meth:`abandon` rolls back."""
 
     def settled(self) -> bool:
         return True

@@ -12,6 +12,7 @@ import msgspec
 
 from peer.allowed import check_allowed, open_code, takes_code
 from peer.assignment import RunnerLost
+from peer.connector_sink import ConnectorSink, PartsList, Staging
 from peer.database_keeper import DatabaseKeeper
 from peer.kept_shards import KeptShards
 from peer.lifecycle import Context, Hooks
@@ -20,7 +21,7 @@ from peer.peer_metrics import count_retry
 from peer.positioned_sink import PositionedSink
 from peer.prepared_task import PreparedTask
 from peer.rolling_sink import RollingSink
-from peer.sinks import ConnectorSink, LinkSink, Sink, TopicSink
+from peer.sinks import LinkSink, Sink, TopicSink
 from peer.stage_shards import shards_of
 from peer.standby import StandbyShards
 from peer.state_keeper import StateTopic
@@ -275,26 +276,30 @@ def _sinks(
             yield TopicSink(link, form, load, assignment.job, partial(_partitions_of, settings, link.topic))
         elif link.kind == "internal" and link != stage.between_shards:
             reader = graph.stage(link.target)
-            rows = reader.task.rows_per_batch  # else its small batch_size has no effect on large blocks
-            sizes = facts[link.name].partitions, peer, load, assignment.slot, rows
-            yield LinkSink(link, *sizes, leaves_out=reader.isolates)
+            yield LinkSink(
+                link,
+                partitions=facts[link.name].partitions,
+                writer=peer,
+                load=load,
+                first=assignment.slot,
+                rows=reader.task.rows_per_batch,  # otherwise its small batch_size has no effect on large blocks
+                leaves_out=reader.isolates,
+            )
     if stage.last.type == "output" and stage.last.connector != "kafka":
-        parts = next((link for link in stage.egress if link.kind == "parts"), None)
+        parts = next((_parts_list(settings, link) for link in stage.egress if link.kind == "parts"), None)
         made = registry.output(stage.last, assignment.job, settings.deployment, load, bounded=graph.bounded)
         if isinstance(made, PositionedOutput):
             yield PositionedSink(made)
         elif isinstance(made, RollingFiles) and parts is not None:
-            yield RollingSink(made, parts, _listing(settings, parts))
+            yield RollingSink(made, parts)
         else:
-            yield _connector_sink(settings, made, parts)
+            yield ConnectorSink(_staging(made), parts)
 
 
-def _connector_sink(settings: Settings, made: Output, parts: Link | None) -> ConnectorSink:
-    listed = _listing(settings, parts)
-    known = partial(_known_listing, settings, "" if parts is None else parts.topic)
-    if isinstance(made, FilesOutput):
-        return ConnectorSink(made, parts, listed, known, made.publish_left, made.unstage)
-    return ConnectorSink(made, parts, listed, known, made.publish)
+def _staging(output: Output) -> Staging:
+    if isinstance(output, FilesOutput):
+        return Staging(output, output.publish_left, output.unstage)
+    return Staging(output, output.publish)
 
 
 def _partitions_of(settings: Settings, topic: str) -> int:
@@ -305,15 +310,14 @@ def _source(stage: Stage, code: CodeBundle | None) -> SplitInput:
     return registry.split_input(stage.task) if code is None else registry.split_input(stage.task, code.load)
 
 
-def _listing(settings: Settings, parts: Link | None) -> Callable[[], list[bytes]]:
-    if parts is None:
-        return list
-    return lambda: confirmed_end.read_all(settings, parts.topic)
+def _parts_list(settings: Settings, parts: Link) -> PartsList:
+    topic = parts.topic
+    return PartsList(topic, lambda: confirmed_end.read_all(settings, topic), partial(_read_parts_from, settings, topic))
 
 
-def _known_listing(settings: Settings, topic: str, start: int) -> tuple[list[bytes], int]:
-    """What a listing holds from an offset on, and its end. It does not ask for the end as :mod:`queues.confirmed_end` does:
-    several peers ask at the same moment, and would be in each other's way.
+def _read_parts_from(settings: Settings, topic: str, start: int) -> tuple[list[bytes], int]:
+    """What the list of parts holds from an offset on, and its end. It does not ask for the end as :mod:`queues.confirmed_end`
+    does: several peers ask at the same moment, and would be in each other's way.
     """
     end = topic_log.ends(settings, topic)[1]
     return [message.value() for message in topic_log.read_messages(settings, topic, start, end)], max(start, end)

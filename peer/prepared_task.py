@@ -327,9 +327,7 @@ class PreparedTask:
         Return None if the messages are not splits, there are none, or a hook needs the number of rows beforehand.
         For further reasons see :meth:`TaskFunction.read_and_apply`.
         """
-        if self.source is None or (
-            self.hooks is not None and self.hooks.hears_of_batches
-        ):  # the hook needs the number of rows beforehand
+        if self.source is None or (self.hooks is not None and self.hooks.hears_of_batches):
             return None
         messages = [message for link in self.stage.ingress for message in batch.messages.get(link.name, ())]
         if not messages:
@@ -406,47 +404,62 @@ class PreparedTask:
         Raises InputError for the first message that could not be decoded, if ``on_error`` is to fail and the task has
         no failed edge.
         """
+        rows = _Rows(pa.table({}), Provenance(), [], {}, _in_force(batch))
         tables: list[pa.Table] = []
-        in_force = _in_force(batch)
-        provenance, failed, clocks = Provenance(), list[Failed](), dict[Partition, SourceClock]()
         for link in self.stage.ingress:
             messages = batch.messages.get(link.name)
             if not messages:
                 continue
             if link.kind == "splits":
-                assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
-                pieces = self._read_splits(self.source, [_split(message).data for message in messages])
-                read_there = read_splits.joined_splits(pieces, self._split_types)
-                counts = [piece.num_rows for piece in pieces]
-                rows = without_bad_times(
-                    read_there, self.stage.task, self.runtime.wall(), of_calendar=self._of_calendar
-                )
-                if rows.bad:
-                    all_rows = Provenance()
-                    all_rows.add(messages, counts)
-                    failed += unfit(rows, all_rows)
-                provenance.add(messages, counts, [bad.index for bad in rows.bad])
-                tables.append(_table(rows, read_there.schema))
+                tables.append(self._rows_of_splits(messages, rows))
             elif link.kind == "internal":
-                found = [(message, refused(message)) for message in messages]
-                failed += [bad for _, bad in found if bad is not None]
-                messages = [message for message, bad in found if bad is None]
-                blocks = [block.decode([message.value()]) for message in messages]
-                provenance.add(messages, [piece.num_rows for piece in blocks])
-                tables.append(_of_links([link], blocks))
+                tables.append(_rows_of_blocks(link, messages, rows))
             else:
-                since, now = self.facts[link.name].since, self.runtime.wall()
-                read = read_topic(link, messages, self._formats, batch, now, since, leaves_out=self.isolate)
-                clocks |= read.clocks
-                if read.in_force is not None and len(read.in_force):
-                    greatest = max(in_force.greatest, int(read.in_force.max()))
-                    in_force = InForce(greatest, read.in_force if batch.single else None)
-                provenance.add(read.messages, None)
-                tables.append(read.table)
-                failed += read.unread
-        if failed and not self.isolate:
-            raise error_of(failed[0])
-        return _Rows(_of_links(self.stage.ingress, tables), provenance, failed, clocks, in_force)
+                tables.append(self._rows_of_topic(link, messages, batch, rows))
+        if rows.unread and not self.isolate:
+            raise error_of(rows.unread[0])
+        rows.table = _of_links(self.stage.ingress, tables)
+        return rows
+
+    def _rows_of_splits(self, messages: Sequence[Any], found: _Rows) -> pa.Table:
+        """The rows of splits. ``found`` gets where they came from, and those with bad times."""
+        assert self.source is not None  # noqa: S101 (for the type checker: splits have a source)
+        pieces = self._read_splits(self.source, [_split(message).data for message in messages])
+        table = read_splits.joined_splits(pieces, self._split_types)
+        counts = [piece.num_rows for piece in pieces]
+        rows = without_bad_times(table, self.stage.task, self.runtime.wall(), of_calendar=self._of_calendar)
+        if rows.bad:
+            all_rows = Provenance()
+            all_rows.add(messages, counts)
+            found.unread += unfit(rows, all_rows)
+        found.provenance.add(messages, counts, [bad.index for bad in rows.bad])
+        return _table(rows, table.schema)
+
+    def _rows_of_topic(self, link: Link, messages: Sequence[Any], batch: Batch, found: _Rows) -> pa.Table:
+        """The rows of records. ``found`` gets where they came from, the records that cannot be decoded, and the clocks."""
+        since, now = self.facts[link.name].since, self.runtime.wall()
+        read = read_topic(link, messages, self._formats, batch, now, since, leaves_out=self.isolate)
+        found.clocks |= read.clocks
+        if read.in_force is not None and len(read.in_force):
+            greatest = max(found.in_force.greatest, int(read.in_force.max()))
+            found.in_force = InForce(greatest, read.in_force if batch.single else None)
+        found.provenance.add(read.messages, None)
+        found.unread += read.unread
+        return read.table
+
+
+def _rows_of_blocks(link: Link, messages: Sequence[Any], found: _Rows) -> pa.Table:
+    """The rows of blocks of another task. ``found`` gets where they came from, and the rows that their writer has refused."""
+    kept: list[Any] = []
+    for message in messages:
+        bad = refused(message)
+        if bad is None:
+            kept.append(message)
+        else:
+            found.unread.append(bad)
+    blocks = [block.decode([message.value()]) for message in kept]
+    found.provenance.add(kept, [piece.num_rows for piece in blocks])
+    return _of_links([link], blocks)
 
 
 def _of_links(links: Sequence[Link], tables: Sequence[pa.Table]) -> pa.Table:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from peer.sinks import ConnectorSink
+from peer.connector_sink import ConnectorSink, PartsList, Staging
 from sardonyx.connectors.files.roll import Listing
 from sardonyx.connectors.files.rolling import RollingFiles
-from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition
 
 
@@ -16,16 +13,15 @@ class RollingSink(ConnectorSink):
 
     Args:
         output: the files.
-        parts: the link that lists what was staged, and what was merged.
-        listed: reads what the link still holds.
+        parts: the list of what was staged, and what was merged.
     """
 
-    def __init__(self, output: RollingFiles, parts: Link, listed: Callable[[], list[bytes]]) -> None:
-        super().__init__(output, parts, listed, unstage=output.unstage)
+    def __init__(self, output: RollingFiles, parts: PartsList) -> None:
+        super().__init__(Staging(output, unstage=output.unstage), parts)
         self.files = output
         self.parts = Partition(parts.topic, 0)
-        self._listed = listed
+        self._read = parts.read
 
     def settled(self) -> bool:
         """Whether everything that the task has committed is merged."""
-        return not Listing(self._listed()).pending
+        return not Listing(self._read()).pending

@@ -162,9 +162,7 @@ class Sealing:
         session, work = self._session, self._session.work
         session.meanwhile(self._seal_sinks)
         counts = total((committed | left).values())
-        if (
-            rules_in_force(session.zk) < _FIRST_RULES
-        ):  # a coordinator of the release before would leave the answer aside
+        if rules_in_force(session.zk) < _FIRST_RULES:  # a coordinator of the release before would ignore the answer
             counts = replace(counts, sent=None)
         done = Completed(
             peer=work.peer, assignment=work.assignment.id, counts=counts, positions=of_inputs(work.stage, committed)

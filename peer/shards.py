@@ -9,7 +9,7 @@ of what is committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -191,28 +191,13 @@ class Shards:
         now = self._now()
         touched = sorted({partition.number for partition in batch.positions})
         shards = {number: self._shard(number, batch) for number in touched}
-        clocks = {n: min(batch.positions[each].clock.value for each in self._partitions(n)) for n in touched}
-        firsts = {number: self._partitions(number)[0] for number in touched}
-        origins = {number: ShardOrigin(first, batch.positions[first].offset) for number, first in firsts.items()}
-        asked = [
-            Asked(
-                n,
-                shards[n].stores,
-                reads.get(n, ()),
-                clocks[n],
-                self._before_end(n, batch),
-                now,
-                [batch.positions[each].clock.value for each in self._partitions(n)],
-                origins[n],
-            )
-            for n in touched
-        ]
+        asked = [self._asked(number, shards[number], reads.get(number, ()), batch, now) for number in touched]
         results: list[pa.Table] = []
         lates: list[pa.Table] = []
         late_rows = 0
         since: dict[int, tuple[int, ...]] = {}
         for each, answer in zip(asked, self._operator.plan(asked), strict=True):
-            shard, first = shards[each.number], firsts[each.number]
+            shard = shards[each.number]
             self._check_limit(each, answer.changes)
             if answer.results.num_rows:
                 results.append(answer.results)
@@ -223,27 +208,59 @@ class Shards:
                 found.late_from.add([message], [rows.num_rows])
             failed += answer.failed
             found.messages.extend(answer.sent)
-            kept_apart = self._kept_apart(shard, each, answer, batch)
-            undo = None if kept_apart is None else kept_apart.undo
-            for made in shard.log.messages(answer.changes, shard.stores.all, undo):
-                found.messages.append(Outgoing(self._keeper.topic, made.value, each.number, headers=list(made.headers)))
-            before = batch.clocks.get(first, SourceClock()).seen
-            closed = before if answer.more else each.clock
             if (before_it := shard.held.merged) is not None:
                 since[each.number] = before_it.since
-            held = self._held(shard, each, batch, closed)
-            planned = shard.log.planned
-            # What another job would begin with must stand in the log of this one, before a checkpoint or the end.
-            complete = not shard.log.moves or planned.base > 0
-            checkpoints = None if kept_apart is None else kept_apart.after(planned, complete=complete)
-            told = None if checkpoints is None else checkpoints.known, None if shard.log.moves else answer.waits
-            done = complete and not answer.more
-            found.shards.append(ShardCommit(first, planned, closed, done, held.merged, *told))
-            self._planned[each.number] = shard, answer, held, checkpoints
+            logged, commit = self._commit_of(shard, each, answer, batch)
+            found.messages.extend(logged)
+            found.shards.append(commit)
         table = together(results) if results else pa.table({})
         late = together(lates) if lates else None
         self._is_sound = True
         return found._replace(results=table, late=late, late_rows=late_rows, failed=failed, since=since)
+
+    def _asked(self, number: int, shard: _Shard, reads: Sequence[Read], batch: Batch, now: int) -> Asked:
+        """What the operator is to plan for a shard in a batch."""
+        partitions = self._partitions(number)
+        clocks = [batch.positions[each].clock.value for each in partitions]
+        return Asked(
+            number=number,
+            stores=shard.stores,
+            reads=reads,
+            clock=min(clocks),
+            before_end=min(batch.stated.get(each, clock) for each, clock in zip(partitions, clocks, strict=True)),
+            now=now,
+            clocks=clocks,
+            origin=ShardOrigin(partitions[0], batch.positions[partitions[0]].offset),
+        )
+
+    def _commit_of(
+        self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch
+    ) -> tuple[list[Outgoing], ShardCommit]:
+        """What the transaction of a batch commits for a shard: messages for its log, and what goes into the position. Keeps what
+        is to be applied after the commit.
+        """
+        checkpoint_plan = self._checkpoint_plan(shard, asked, answer, batch)
+        undo = None if checkpoint_plan is None else checkpoint_plan.undo
+        messages = [
+            Outgoing(self._keeper.topic, made.value, asked.number, headers=list(made.headers))
+            for made in shard.log.messages(answer.changes, shard.stores.all, undo)
+        ]
+        first, mark = self._partitions(asked.number)[0], shard.log.planned
+        closed = batch.clocks.get(first, SourceClock()).seen if answer.more else asked.clock
+        held = self._held(shard, asked, batch, closed)
+        # What another job would begin with must stand in the log of this one, before a checkpoint or the end.
+        complete = not shard.log.moves or mark.base > 0
+        checkpoints = None if checkpoint_plan is None else checkpoint_plan.after(mark, complete=complete)
+        self._planned[asked.number] = shard, answer, held, checkpoints
+        return messages, ShardCommit(
+            partition=first,
+            mark=mark,
+            closed=closed,
+            done=complete and not answer.more,
+            held=held.merged,
+            checkpoints=None if checkpoints is None else checkpoints.known,
+            waits=None if shard.log.moves else answer.waits,
+        )
 
     def close(self) -> None:
         """The assignment is over: leave the shards to the process for a moment, or give memory and files back. After an error
@@ -285,15 +302,12 @@ class Shards:
             came = Held(until, least(fronts, len(sources)), since)
         return shard.held.after(came, closed)
 
-    def _kept_apart(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch) -> PlannedCheckpoints | None:
+    def _checkpoint_plan(self, shard: _Shard, asked: Asked, answer: Answer, batch: Batch) -> PlannedCheckpoints | None:
         """What a batch means for the checkpoints of a shard, if the job has any."""
         if self._checkpoints is None:
             return None
         before = min(batch.clocks.get(each, SourceClock()).value for each in self._partitions(asked.number))
         return self._checkpoints.plan(shard.checkpoints, asked, answer, before)
-
-    def _before_end(self, number: int, batch: Batch) -> int:
-        return min(batch.stated.get(p, batch.positions[p].clock.value) for p in self._partitions(number))
 
     def _partitions(self, number: int) -> list[Partition]:
         return [Partition(link.topic, number) for link in self._links]

@@ -43,7 +43,6 @@ from peer.prepared_task import PreparedTask
 from peer.retry_policy import Reaction, may_pass, policy
 from peer.rolling import Roller
 from peer.sealing import Sealing
-from peer.sinks import ConnectorSink
 from peer.slot_clients import open_clients
 from peer.task_session import OpenClients, TaskSession, result_of
 from peer.telemetry import tell_uncommitted
@@ -218,8 +217,7 @@ class TaskLoop:
         except (TransactionAborted, RecordsRefused, BatchDropped):
             # Nothing was written, for certain; unless a database holds the batch, and owes to Kafka what lists the files.
             for sink in self._work.sinks if self.session.store is None else ():
-                if isinstance(sink, ConnectorSink):
-                    sink.refused()
+                sink.refused()
             raise
 
     def _add_shards(self, batch: Batch, pending: Sequence[Partition]) -> None:

@@ -270,12 +270,11 @@ class VirtualPeer:
         """Say in the pulse on which batch the task works, or what it waits for, once that takes long, and when it is over. Only
         people read it: no decision depends on it, so it matters little if ZooKeeper is away then.
         """
-        handle, before = None if self._task is None else self._task.handle, self._runtime.wall() - LONG
-        batch, away = (
-            (None, None) if handle is None else (handle.in_hand, handle.away)
-        )  # once: the task's thread sets them
-        batch = None if batch is None or batch.since > before else batch
-        away = None if away is None or away.since > before else away
+        handle, long_ago = None if self._task is None else self._task.handle, self._runtime.wall() - LONG
+        # Each is read once: the task's thread may set it at any time.
+        batch, away = (None, None) if handle is None else (handle.in_hand, handle.away)
+        batch = batch if batch is not None and batch.since <= long_ago else None
+        away = away if away is not None and away.since <= long_ago else None
         if (batch, away) == self._told or self._machine.state == "revoked":
             return
         pulse = msgspec.json.encode(msgspec.structs.replace(self._about, batch=batch, away=away))

@@ -220,9 +220,8 @@ def delete_links(
         SetupError: the broker refuses or does not answer. It may have deleted some already; a second call continues.
     """
     first, *others = [stage.group(settings.deployment, job) for stage in graph.stages]
-    delete_groups(
-        settings, [first]
-    )  # alone: while it stands, nothing of the job is deleted (coordinator.core.restoring)
+    # The first one alone: while it stands, nothing of the job is deleted (coordinator.core.restoring).
+    delete_groups(settings, [first])
     delete_groups(settings, others)
     failpoint("in-delete-links")
     stays = set(settle())

@@ -136,9 +136,8 @@ class _Audit:
         for link in self._links:
             stage = self._graph.stage(link.source)
             rows = link_counts.written(stage, link.name, held[stage.name], self._facts)
-            if (
-                rows is not None and rows < read[link.name]
-            ):  # the brokers have dropped the positions of a task that ended
+            # Fewer than were read: the brokers have dropped the positions of a task that ended.
+            if rows is not None and rows < read[link.name]:
                 rows = rows if link_counts.all_committed(stage, self._facts, held[stage.name]) else None
             found[link.name] = rows
         return found

@@ -125,9 +125,8 @@ def _bounds(settings: Settings, places: Sequence[Partition]) -> dict[Partition, 
 def _backwards(look: LimitedReader, kind: LinkKind, found: dict[Partition, Around], most: int) -> None:
     """Find the rows before each place: looks back further and further until there are enough."""
     reached = {part: each.at for part, each in found.items()}
-    span = (
-        max(_FIRST, most) if kind != "internal" else _FIRST
-    )  # a message of an internal link may hold thousands of rows
+    # A message of an internal link may hold thousands of rows.
+    span = max(_FIRST, most) if kind != "internal" else _FIRST
     while True:
         wanted = {
             part: (max(each.first, reached[part] - span), reached[part])

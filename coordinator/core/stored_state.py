@@ -32,9 +32,8 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     purged: list[str]
     scheduler: Scheduler = "turns"
     rules: int = 0
-    drained: list[str] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # left out if there is none: the release before does not know it
+    # Left out if there is none: the release before does not know it.
+    drained: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 @ready_for_threads

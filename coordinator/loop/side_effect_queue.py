@@ -37,9 +37,7 @@ def slot_left_by(state: State, event: AnyEvent) -> Slot | None:
 def is_vacant(state: State, slot: Slot) -> bool:
     """Whether no peer holds a slot. Any thread may ask while the leader decides."""
     job = state.jobs.get(slot.job)
-    if (
-        job is not None and slot.task not in job.tasks
-    ):  # a change has removed the task, and all its slots were fenced for that
+    if job is not None and slot.task not in job.tasks:  # a change removed it, and all its slots were fenced for that
         return False
     return job is None or slot.number not in list(job.tasks[slot.task].peers.values())
 

@@ -349,9 +349,8 @@ def _remove_entries(leadership: Leadership, start: int) -> int:
         if bucket < start // node_paths.LOG_BUCKET:
             gone.append(Delete(path))
         removals += chunked([operation] for operation in gone)
-    pipeline = WritePipeline(
-        leadership, "compaction"
-    )  # independent of each other: `/log` says already where the log begins
+    # The removals do not depend on each other: `/log` says already where the log begins.
+    pipeline = WritePipeline(leadership, "compaction")
     for removal in removals:
         pipeline.submit(removal)
     pipeline.drain()

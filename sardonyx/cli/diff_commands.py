@@ -88,11 +88,8 @@ def try_task(
 
     loaded = load(spec)
     call.warn(loaded.warnings)
-    with (
-        call.client() as client,
-        call.patience("Kafka"),
-        contextlib.redirect_stdout(sys.stderr),
-    ):  # what functions print
+    # What functions print is no part of the answer.
+    with call.client() as client, call.patience("Kafka"), contextlib.redirect_stdout(sys.stderr):
         found = client.job(job).try_task(task, loaded, rows, show)
     if call.json:
         call.put_json(found)

@@ -70,9 +70,8 @@ def read_profile(file: Path, job: str) -> list[TaskProfile]:
         if series.labels["sx_job"] == name and series.labels["what"] == "in":
             found[series.labels["task"]].rows = int(series.value)
     for series in snapshot.series(STEP_SECONDS.name):
-        if (
-            series.labels["sx_job"] == name and series.labels["task"] in found
-        ):  # state may be restored before a first row
+        # A task without rows may have steps: its state may be restored before a first row.
+        if series.labels["sx_job"] == name and series.labels["task"] in found:
             found[series.labels["task"]].seconds[series.labels["step"]] = series.value
     return list(found.values())
 

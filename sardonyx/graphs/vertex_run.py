@@ -192,9 +192,8 @@ class ClassProgram:
         try:
             if how == "sum":
                 return math.fsum(values) if any(isinstance(value, float) for value in values) else sum(values)
-            if any(
-                isinstance(value, float) and math.isnan(value) for value in values
-            ):  # NaN: neither the least nor the greatest value
+            # NaN is neither the least nor the greatest value.
+            if any(isinstance(value, float) and math.isnan(value) for value in values):
                 return math.nan
             return min(values) if how == "min" else max(values)
         except TypeError as error:

@@ -179,9 +179,8 @@ class Var(_Named):
     def _merged(self, groups: Groups, count: Any, mean: Any, m2: Any) -> Columns:
         total = np.bincount(groups.ids, count, minlength=groups.count)
         middle = np.bincount(groups.ids, count * mean, minlength=groups.count) / np.where(total > 0, total, 1)
-        with np.errstate(
-            invalid="ignore", over="ignore"
-        ):  # infinite values, or too far apart: there is no finite variance
+        # Infinite values, and values that are too far apart, have no finite variance.
+        with np.errstate(invalid="ignore", over="ignore"):
             spread = m2 + count * (mean - middle[groups.ids]) ** 2
         squares = np.bincount(groups.ids, spread, minlength=groups.count)
         return dict(

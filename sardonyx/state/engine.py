@@ -19,7 +19,7 @@ from sardonyx.state.entry_keys import MARK, OPEN_END, keys
 from sardonyx.state.groups import Groups, Mask, Numbers, grouped, numpy, one
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Layout, Piece, Planned, once
-from sardonyx.state.waits import Waits, WindowWaits
+from sardonyx.state.waits import WindowWaits
 
 Times: TypeAlias = Callable[[pa.Table], "Numbers | None"]
 
@@ -42,9 +42,7 @@ class Engine(ABC):
         self._layout = Layout(window, key_columns, store.schema, same=same)
         self._emit = Emit(window.emit)
         self._accumulate = window.accumulate
-        self._lengths = WindowWaits(window)
-        self._waits = Waits()
-        """Of the plan at hand."""
+        self._waits = WindowWaits(window)
         if not window.aggregate:
             once(window)
 

@@ -189,6 +189,11 @@ def after(kind: bytes) -> bytes:
     return bytes([kind[0] + 1])
 
 
+def range_of(prefix: bytes) -> tuple[bytes, bytes]:
+    """The first key with a prefix, and the first one after all of them."""
+    return prefix, prefix[:-1] + after(prefix[-1:])
+
+
 __all__ = [
     "EDGES",
     "MOST_BYTES",
@@ -206,4 +211,5 @@ __all__ = [
     "has_rows",
     "put_blocks",
     "put_results",
+    "range_of",
 ]

@@ -51,11 +51,11 @@ MESSAGES = pa.schema(
 """The rows of a feedback link: which superstep, of which shard; what ``body`` is, or ``marker``."""
 MARKER = "marker"
 
-
 FORMAT = 1
 """The format of the entries of a shard."""
 
 
+@ready_for_threads
 class Standing(msgspec.Struct):
     """How far a shard is."""
 
@@ -340,7 +340,5 @@ def _agree(totals: Totals) -> None:
             fix="convert all of them to one type in the tasks before: 1 and '1' are two vertices",
         )
 
-
-ready_for_threads(Standing)
 
 __all__ = ["MARKER", "MESSAGES", "Standing", "SuperstepPlan", "SuperstepShard"]

@@ -29,18 +29,19 @@ from sardonyx.state.graph_rows import (
     VERTICES,
     GraphPlan,
     Run,
-    after,
     columns_of,
     empty_rows,
     entries_of,
     give,
     put_blocks,
     put_results,
+    range_of,
 )
 from sardonyx.state.groups import Mask, Numbers, grouped, numpy, one
 from sardonyx.state.kinds import ordinal, windows_of
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import INSTANT
+from sardonyx.state.stored_rows import StoredRows
 from sardonyx.state.window_rows import IPC
 
 REMOVED = b"x"
@@ -49,9 +50,6 @@ _WAITING, _LATEST = b"w", b"l"
 """What the keys of entries begin with: rows whose window has not ended; the latest results, for ``emit="changes"``."""
 _VERSION = MARK + b"v"
 """The key of the entry with the start of the latest version's window, and what tells the version from all others."""
-_LARGE, _LARGE_ROWS = MOST_BYTES // 3, block.TARGET_BYTES // 3
-"""Bytes from which on an entry is not joined with others: of its value, and of its rows as they are in memory. An entry is cut at
-three times as many, so one that was cut is not joined again, however well its rows compress."""
 _TIME, _ORDER = "sx_time", "sx_order"
 """Columns of rows that wait: their time, and how many came before them."""
 
@@ -122,7 +120,7 @@ class VersionShard:
         self._add(state, [piece for piece in pieces if piece.rows.num_rows])
         computed, began = None, time.monotonic()
         start = self._due(state, clock)
-        if start is not None and not state.scan(*_range(RESULTS), 1).num_rows:
+        if start is not None and not state.scan(*range_of(RESULTS), 1).num_rows:
             made = self._version(state, start)
             computed = made.computed
             put_results(state, self._bounded(self._to_give(state, computed.rows, made.changed), start), limit)
@@ -184,33 +182,36 @@ class VersionShard:
 
     def _version(self, state: Overlay, start: int) -> _Version:
         """Apply the rows of a window to the graph, and compute."""
-        edges, vertices = Rows(state, EDGES), Rows(state, VERTICES)
-        before, count = _value(state, _VERSION), edges.count
+        edges, vertices = StoredRows(state, EDGES), StoredRows(state, VERTICES)
+        before, edges_before = _value(state, _VERSION), edges.count
         sums = blake2b((before or b"") + ordered(start), digest_size=16)
-        came = {kind: self._came(state, start, kind, sums) for kind in (EDGES, REMOVED, VERTICES)}
-        added, removed, further = came[EDGES], came[REMOVED], came[VERTICES]
-        named: list[pa.Table] = [] if further is None else [further.select([VERTEX])]
+        added, removed, new_vertices = (self._taken(state, start, kind, sums) for kind in (EDGES, REMOVED, VERTICES))
+        named: list[pa.Table] = [] if new_vertices is None else [new_vertices.select([VERTEX])]
         if removed is not None:
             added, lost = self._removed(edges, added, removed)
             named += [pa.table({VERTEX: table[end]}) for table in lost for end in (SOURCE, TARGET)]
-        has_grown = edges.count == count
+        only_grows = edges.count == edges_before
         if added is not None:
             edges.add(added.drop_columns([_TIME, _ORDER]))
         if named:
             vertices.add(_unknown(joined(named), vertices.table))
         version, known, self._known = sums.digest(), self._known, None
-        if has_grown and known is not None and known.version == before:
+        if only_grows and known is not None and known.version == before:
             found = self._grown(known.parts, added, named, version, edges.count)
             if found is not None:
                 return found
-        whole = empty_rows(self._columns[EDGES]) if edges.table is None else edges.table
-        more = [] if vertices.table is None else [vertices.table]
-        if self._spec.start is not None:  # a vertex to begin at need not have edges yet
-            more.append(pa.table({VERTEX: pa.array(self._spec.start)}))
-        computed = self._run(self._spec, Graph(whole, joined(more) if more else None))
+        computed = self._run(self._spec, self._graph(edges.table, vertices.table))
         if self._spec.algorithm == "connected_components":
             self._known = _Known(version, Parts.of(computed.rows))
         return _Version(computed, None, version)
+
+    def _graph(self, edges: pa.Table | None, vertices: pa.Table | None) -> Graph:
+        """The graph of these rows. A vertex to begin at need not have edges yet."""
+        tables = [] if vertices is None else [vertices]
+        if self._spec.start is not None:
+            tables.append(pa.table({VERTEX: pa.array(self._spec.start)}))
+        all_edges = empty_rows(self._columns[EDGES]) if edges is None else edges
+        return Graph(all_edges, joined(tables) if tables else None)
 
     def _grown(
         self, parts: Parts, added: pa.Table | None, named: Sequence[pa.Table], version: bytes, edges: int
@@ -226,10 +227,10 @@ class VersionShard:
         rows = pa.table({self._spec.id: ids, "component": ids.take(pa.array(roots))})
         return _Version(Computed(rows, len(ids), edges, found.steps, "quiescent"), found.changed, version)
 
-    def _came(self, state: Overlay, start: int, kind: bytes, sums: blake2b) -> pa.Table | None:
-        """The rows of a window, in the order of their times, out of the state. They go into the checksum."""
+    def _taken(self, state: Overlay, start: int, kind: bytes, sums: blake2b) -> pa.Table | None:
+        """Take the rows of a window out of the state, in the order of their times. They go into the checksum."""
         prefix = _WAITING + ordered(start) + kind
-        entries = state.scan(*_range(prefix))
+        entries = state.scan(*range_of(prefix))
         if not entries.num_rows:
             return None
         state.remove(one(entries[KEY]))
@@ -241,7 +242,7 @@ class VersionShard:
         return rows.sort_by([(_TIME, "ascending"), (_ORDER, "ascending")])
 
     def _removed(
-        self, edges: Rows, added: pa.Table | None, removed: pa.Table
+        self, edges: StoredRows, added: pa.Table | None, removed: pa.Table
     ) -> tuple[pa.Table | None, list[pa.Table]]:
         """Take edges away. Returns those of the window's edges that no later row removes, and all that are lost."""
         tables = [table for table in (edges.table, added, removed) if table is not None]
@@ -268,7 +269,7 @@ class VersionShard:
 
     def _to_give(self, state: Overlay, rows: pa.Table, which: Mask | None) -> pa.Table:
         """All results of a version, or those that differ from the version before: these rows, if that is known."""
-        latest, ids = Rows(state, _LATEST), self._spec.id
+        latest, ids = StoredRows(state, _LATEST), self._spec.id
         if self._spec.emit == "all":
             latest.clear()
             return rows
@@ -302,96 +303,9 @@ class VersionShard:
         return pa.table({ids: rows[ids], **bounds, **own, "window_time": found["window_time"]})
 
 
-class Rows:
-    """Rows of one kind in the state, in entries. Those added last are in small ones, which join as more are added: so an added
-    row is written a few times at most, and entries stay few.
-
-    Args:
-        state: the entries.
-        kind: what their keys begin with.
-    """
-
-    def __init__(self, state: Overlay, kind: bytes) -> None:
-        self._state, self._kind = state, kind
-        entries = state.scan(*_range(kind))
-        self._keys: list[bytes] = entries[KEY].to_pylist()
-        self._counts: list[int] = entries[ROWS].to_pylist()
-        self._values = [value.as_buffer() for value in one(entries[IPC])] if self._keys else []
-        self._tables: list[pa.Table | None] = [None] * len(self._keys)
-
-    @property
-    def table(self) -> pa.Table | None:
-        """All rows; None: there are none."""
-        return joined([self._at(place) for place in range(len(self._keys))]) if self._keys else None
-
-    @property
-    def count(self) -> int:
-        """How many rows there are."""
-        return sum(self._counts)
-
-    def add(self, rows: pa.Table) -> None:
-        """Add rows."""
-        if not rows.num_rows:
-            return
-        joining = [rows]
-        while self._keys and self._joins(sum(table.num_rows for table in joining)):
-            joining.insert(0, self._pop(len(self._keys) - 1))
-        number = 1 + int(starts_of(pa.array(self._keys[-1:]), len(self._kind))[0]) if self._keys else 0
-        blocks = block.encode(joined(joining), MOST_BYTES)
-        put_blocks(self._state, self._kind, number, blocks)
-        self._keys += [self._kind + ordered(number + place) for place in range(len(blocks))]
-        self._counts += [each.rows for each in blocks]
-        self._values += [pa.py_buffer(each.value) for each in blocks]
-        self._tables += [None] * len(blocks)
-
-    def remove(self, chosen: Mask) -> pa.Table:
-        """Remove rows, by their places in :attr:`table`, and return them. There are rows."""
-        lost, left, end = [self._at(0).schema.empty_table()], [], len(chosen)
-        for place in range(len(self._keys) - 1, -1, -1):
-            first = end - self._counts[place]
-            here, end = chosen[first:end], first
-            if here.any():
-                rows = self._pop(place)
-                lost.append(rows.filter(pa.array(here)))
-                left.append(rows.filter(pa.array(~here)))
-        for rows in reversed(left):
-            self.add(rows)
-        return joined(lost)
-
-    def clear(self) -> None:
-        """Remove all rows."""
-        while self._keys:
-            self._pop(len(self._keys) - 1)
-
-    def _joins(self, rows: int) -> bool:
-        """Whether the last entry is so small that it is written again with further rows."""
-        if self._counts[-1] > rows or self._values[-1].size >= _LARGE:
-            return False
-        return bool(self._at(-1).nbytes < _LARGE_ROWS)
-
-    def _at(self, place: int) -> pa.Table:
-        """The rows of an entry."""
-        table = self._tables[place]
-        if table is None:
-            table = self._tables[place] = block.decode([self._values[place]])
-        return table
-
-    def _pop(self, place: int) -> pa.Table:
-        table = self._at(place)
-        self._state.remove(pa.array([self._keys.pop(place)], pa.binary()))
-        for each in (self._counts, self._values, self._tables):
-            del each[place]
-        return table
-
-
 def is_waiting(store: Store) -> bool:
     """Whether a shard holds rows of windows that have not ended, or results."""
-    return any(store.scan(*_range(kind), 1).num_rows for kind in (_WAITING, RESULTS))
-
-
-def _range(prefix: bytes) -> tuple[bytes, bytes]:
-    """The first key with a prefix, and the first one after all of them."""
-    return prefix, prefix[:-1] + after(prefix[-1:])
+    return any(store.scan(*range_of(kind), 1).num_rows for kind in (_WAITING, RESULTS))
 
 
 def _value(state: Overlay, key: bytes) -> bytes | None:

@@ -113,14 +113,14 @@ class HoppingSlices(TimeWindows):
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
-        self._waits = self._lengths.of(state, pieces, clock, self._closed_early)
+        self._waits.begin(state, pieces, clock, self._closed_early)
         rows = self._sorted(pieces)
         if rows.open:
             state.put(self._merged(state, rows.open, b"")[0])
         results: list[pa.Table] = []
         for table, in_force in zip(rows.closed, rows.clocks, strict=True):
             results += self._close_up_to(state, in_force, None)[0]
-            bound = self._hops.ended(self._waits.closing(in_force))
+            bound = self._hops.ended(self._waits.now.closing(in_force))
             self._set_mark(state, max(-(-bound // self._hops.every) * self._hops.every, self._mark(state)[0]), None)
             state.put(self._merged(state, [table], b"")[0])
         closing, more = self._close_up_to(state, clock, limit)
@@ -128,7 +128,7 @@ class HoppingSlices(TimeWindows):
 
     def _spread(self, rows: pa.Table, in_force: int, found: Sorted) -> None:
         """Partial rows whose windows are all open, and those with some that have closed."""
-        closed = self._hops.first(numpy(one(rows[SLICE]))) < self._hops.ended(self._waits.closing(in_force))
+        closed = self._hops.first(numpy(one(rows[SLICE]))) < self._hops.ended(self._waits.now.closing(in_force))
         if not closed.any():
             found.open.append(rows)
             return
@@ -145,7 +145,7 @@ class HoppingSlices(TimeWindows):
         return NEVER if first_open == NEVER else first_open - 1 + self._hops.size
 
     def _close_up_to(self, state: Overlay, clock: int, limit: int | None) -> tuple[list[pa.Table], bool]:
-        bound = self._hops.ended(self._waits.closing(clock))
+        bound = self._hops.ended(self._waits.now.closing(clock))
         mark, given = self._mark(state)
         results: list[pa.Table] = []
         left = limit

@@ -112,8 +112,7 @@ class KeyedShard:
         """
         pieces = [piece for piece in pieces if piece.rows.num_rows]
         rows = together([piece.rows for piece in pieces]) if pieces else pa.table({})
-        counts = [piece.rows.num_rows for piece in pieces]
-        clocks = [np.broadcast_to(piece.in_force, count) for piece, count in zip(pieces, counts, strict=True)]
+        clocks = [np.broadcast_to(piece.in_force, piece.rows.num_rows) for piece in pieces]
         in_force = np.concatenate([np.zeros(0, np.int64), *clocks])
         greatest = int(in_force.max(initial=NEVER))
         clock = max(clock, greatest)  # what rows say goes on before it is stated
@@ -121,30 +120,21 @@ class KeyedShard:
         codes, keys, values = self._keys(rows)
         due, bound = self._due(clock, greatest, keys, limit)
         due += self._due_by_wall(END if clock >= END else wall, limit)
-        code_of = {key: code for code, key in enumerate(keys)}
-        found: list[Due] = []
-        for entry, value in due:
-            at, key, name = read_due_key(entry)
-            set_at, packed = msgspec.msgpack.decode(value)
-            code = code_of.setdefault(key, len(keys))
-            if code == len(keys):
-                keys.append(key)
-                values.append(unpack_key(packed))
-            found.append(Due(code, name, Setting(at, entry[:1] == WALL, set_at)))
+        timers = _timers_of(due, keys, values)  # before the entries: these are also of the keys of timers
         return Work(
-            rows,
-            codes,
-            in_force,
-            np.concatenate(timed) if pieces and len(timed) == len(pieces) else None,
-            keys,
-            values,
-            self._columns,
-            self._entries(keys),
-            found,
-            clock,
-            clock if clock < END else self._before(before, greatest),
-            bound,
-            limit,
+            rows=rows,
+            codes=codes,
+            in_force=in_force,
+            times=np.concatenate(timed) if pieces and len(timed) == len(pieces) else None,
+            keys=keys,
+            values=values,
+            key_columns=self._columns,
+            entries=self._entries(keys),
+            due=timers,
+            clock=clock,
+            before=clock if clock < END else self._before(before, greatest),
+            bound=bound,
+            most=limit,
         )
 
     def finish(self, work: Work, done: Done) -> KeyedPlanned:
@@ -410,6 +400,21 @@ class KeyedShard:
 
 
 _UNCHANGED = Cell(b"")
+
+
+def _timers_of(due: Sequence[tuple[bytes, bytes]], keys: list[bytes], values: list[tuple[Any, ...]]) -> list[Due]:
+    """Read the entries of timers that are due. A key that is not among ``keys`` yet is added, with the values of its columns."""
+    code_of = {key: code for code, key in enumerate(keys)}
+    found: list[Due] = []
+    for entry, value in due:
+        at, key, name = read_due_key(entry)
+        set_at, packed = msgspec.msgpack.decode(value)
+        code = code_of.setdefault(key, len(keys))
+        if code == len(keys):
+            keys.append(key)
+            values.append(unpack_key(packed))
+        found.append(Due(code, name, Setting(at, entry[:1] == WALL, set_at)))
+    return found
 
 
 def _pairs(entries: pa.Table) -> list[tuple[bytes, bytes]]:

@@ -139,9 +139,8 @@ class ShardLog:
                 under_way = None
         for name, table in changed.items():
             made += self._encoded("delta", seq, name, table, None)
-        if (
-            undo is not None and begun is not None and under_way is None
-        ):  # what the log said of it is before its beginning
+        # A round ends here. The log then begins after what it said of the undo, so all of that is written again.
+        if undo is not None and begun is not None and under_way is None:
             undone = list(_undo_tables(undo.whole))
         for time, name, table in undone:
             made += self._encoded("undo", seq, name, table, None, time)

@@ -34,8 +34,8 @@ from sardonyx.state.window_rows import IPC, stream
 _Row = dict[str, Any]
 
 
-class _ByKey(Share, ABC):
-    """Takes the entries whose keys say of which key they are. Others are gathered, by old shard."""
+class _Gathering(Share, ABC):
+    """Gathers, by old shard, the entries that are of all keys of a shard."""
 
     def __init__(self, number: int, partitions: int) -> None:
         super().__init__(number, partitions)
@@ -44,6 +44,17 @@ class _ByKey(Share, ABC):
     def begin(self, turn: int) -> None:  # noqa: ARG002 - there is one
         self.others.append({})
 
+    def gather(self, row: _Row) -> None:
+        """Take a change of such an entry from the log at hand."""
+        if row[GONE]:
+            self.others[-1].pop(row[KEY], None)
+        else:
+            self.others[-1][row[KEY]] = row
+
+
+class _ByKey(_Gathering):
+    """Takes the entries whose keys say of which key they are, and gathers the others."""
+
     def takes(self, changes: pa.Table) -> pa.Table:
         mine = np.zeros(changes.num_rows, np.bool_)
         for row, entry in enumerate(key_list(changes[KEY])):
@@ -51,11 +62,7 @@ class _ByKey(Share, ABC):
             if key is not None:
                 mine[row] = self.owns(key)
                 continue
-            (said,) = changes.slice(row, 1).to_pylist()
-            if said[GONE]:
-                self.others[-1].pop(entry, None)
-            else:
-                self.others[-1][entry] = said
+            self.gather(*changes.slice(row, 1).to_pylist())
         return changes.filter(pa.array(mine))
 
     @abstractmethod
@@ -105,7 +112,7 @@ class WindowShare(_ByKey):
         """
         if "windows" not in stores or not any(self.others):
             return
-        put_waits(stores["windows"], [_waits_in(said) for said in self.others])
+        _put_waits(stores["windows"], self.others)
         if not any(self.others):
             return
         if self._by_slices:
@@ -124,18 +131,14 @@ class WindowShare(_ByKey):
         return found
 
 
-def _waits_in(said: dict[bytes, _Row]) -> dict[bytes, int]:
-    """Take what a shard has noted of how long its windows wait out of the entries that are of no single key."""
-    return {entry: said.pop(entry)[ROWS] for entry in list(said) if entry.startswith(WAITS)}
-
-
-def put_waits(store: Store, of_shards: Sequence[Mapping[bytes, int]]) -> None:
-    """Note how long windows wait that came of several shards."""
-    if found := together(of_shards):
+def _put_waits(store: Store, others: Sequence[dict[bytes, _Row]]) -> None:
+    """Note how long windows wait that came of several shards, and take what these have noted of it out of the other entries."""
+    noted = [{entry: said.pop(entry)[ROWS] for entry in list(said) if entry.startswith(WAITS)} for said in others]
+    if found := together(noted):
         put(store, [{KEY: entry, ROWS: value} for entry, value in found.items()])
 
 
-class WindowRowsShare(Share):
+class WindowRowsShare(_Gathering):
     """Of windows of rows (:mod:`sardonyx.state.window_rows`): entries hold rows of many keys, and are told apart by numbers."""
 
     def __init__(self, number: int, partitions: int, key_columns: Sequence[str]) -> None:
@@ -144,12 +147,10 @@ class WindowRowsShare(Share):
         self._first = 0
         """The number that the first entry of the log at hand gets."""
         self._next = 0
-        self._waits: list[dict[bytes, int]] = []
-        """By log, what it says of how long the windows wait."""
 
-    def begin(self, turn: int) -> None:  # noqa: ARG002 - there is one
+    def begin(self, turn: int) -> None:
+        super().begin(turn)
         self._first = self._next
-        self._waits.append({})
 
     def takes(self, changes: pa.Table) -> pa.Table:
         found: list[_Row] = []
@@ -158,7 +159,7 @@ class WindowRowsShare(Share):
                 self._next = max(self._next, self._first + (row[ROWS] or 0) + 1)
                 continue
             if row[KEY].startswith(WAITS):
-                self._wait(row)
+                self.gather(row)
                 continue
             entry = row[KEY][:8] + ordered(int(starts_of(pa.array([row[KEY]]), 8)[0]) + self._first)
             rows = None if row[GONE] else self._mine(pa.ipc.open_stream(row[IPC]).read_all())
@@ -171,13 +172,7 @@ class WindowRowsShare(Share):
     def finish(self, stores: Mapping[str, Store]) -> None:
         if self._next:
             put(stores["windows"], [{KEY: MARK, ROWS: self._next - 1}])
-            put_waits(stores["windows"], self._waits)
-
-    def _wait(self, row: _Row) -> None:
-        if row[GONE]:
-            self._waits[-1].pop(row[KEY], None)
-        else:
-            self._waits[-1][row[KEY]] = row[ROWS]
+            _put_waits(stores["windows"], self.others)
 
     def _mine(self, rows: pa.Table) -> pa.Table:
         codes, canonical = keys_of(rows, self._columns)

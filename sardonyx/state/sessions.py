@@ -91,7 +91,7 @@ class SessionWindows(Engine):
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
-        self._waits = self._lengths.of(state, pieces, clock)
+        self._waits.begin(state, pieces, clock)
         late: list[pa.Table] = []
         changed: list[pa.Array] = []
         for number, piece in enumerate(pieces):
@@ -102,7 +102,7 @@ class SessionWindows(Engine):
             for start, stop, in_force in self._stretches(state, piece, times):
                 stretch = _Stretch(number, start, piece.rows.slice(start, stop - start), times[start:stop], in_force)
                 self._take(state, stretch, changed, late)
-        first = ordered(self._waits.closing(clock) + 1)
+        first = ordered(self._waits.now.closing(clock) + 1)
         results = self._early(state, changed, clock) if self._emit.by_rows else []
         if self._emit.every or self._emit.by_wall:
             results += self._often(state, clock, now, first, added=bool(changed))
@@ -122,7 +122,7 @@ class SessionWindows(Engine):
         """
         clocks = piece.before_rows
         count = len(clocks)
-        reached = np.maximum(set_back(clocks, self._waits.grace), self._waits.closed)
+        reached = np.maximum(set_back(clocks, self._waits.now.grace), self._waits.now.closed)
         if piece.clocks is None or not (times < reached).any():
             return [(0, count, int(clocks[0]))]
         codes, canonical = keys_of(piece.rows, self._layout.keys)
@@ -140,7 +140,7 @@ class SessionWindows(Engine):
     def _take(self, state: Overlay, stretch: _Stretch, changed: list[pa.Array], late: list[pa.Table]) -> None:
         number, before, rows, times, in_force = stretch
         codes, canonical = keys_of(rows, self._layout.keys)
-        held = self._held(state, canonical, self._waits.closing(in_force))
+        held = self._held(state, canonical, self._waits.now.closing(in_force))
         mine = held.positions
         items = _Items(
             np.concatenate([held.codes[mine], codes]),
@@ -154,12 +154,12 @@ class SessionWindows(Engine):
         with_rows = inner.sizes() > 0
         with_session = np.zeros(chains.count, np.bool_)
         with_session[chains.ids[: len(mine)]] = True
-        closed = ~with_session & (end <= self._waits.closing(in_force))
+        closed = ~with_session & (end <= self._waits.now.closing(in_force))
         gone = closed[inner.ids]
         if gone.any():
             of = inner.ids[gone]
             clocks = np.broadcast_to(in_force, len(of))
-            waits = self._waits
+            waits = self._waits.now
             late.append(too_late(number, gone, start[of], end[of], clocks, waits.grace, before, waits.closed))
         live = with_rows & ~closed
         if not live.any():
@@ -278,7 +278,7 @@ class SessionWindows(Engine):
             return []
         entries = state.read(pa.concat_arrays(changed).unique())[1]
         due = self._fresh(entries) >= self._emit.by_rows
-        due &= starts_of(entries[KEY]) > self._waits.closing(clock)
+        due &= starts_of(entries[KEY]) > self._waits.now.closing(clock)
         return self._give(state, entries, due)
 
     def _close(self, state: Overlay, entries: pa.Table) -> list[pa.Table]:

@@ -53,11 +53,11 @@ class TimeWindows(Engine):
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
-        self._waits = self._lengths.of(state, pieces, clock, self._closed_early)
+        self._waits.begin(state, pieces, clock, self._closed_early)
         rows = self._sorted(pieces)
         results = self._add(state, rows.open, clock)
         if self._emit.every or self._emit.by_wall:
-            first = ordered(self._windows.ended(self._waits.closing(clock)))
+            first = ordered(self._windows.ended(self._waits.now.closing(clock)))
             added = any(table.num_rows for table in rows.open)
             results += self._often(state, clock, now, first, added=added)
         for table in rows.closed:
@@ -91,7 +91,7 @@ class TimeWindows(Engine):
             self._spread(rows if SLICE in rows.column_names else self._combine(rows, times), piece.in_force, found)
             return
         # Rows of which no window has closed need not be cut where the clock goes on.
-        waits = self._waits
+        waits = self._waits.now
         closed = self._windows.first(slices) < ended(self._windows, clocks, waits.grace, waits.closed)
         self._spread(self._combine(rows.filter(pa.array(~closed)), times[~closed]), NEVER, found)
         rows, times, clocks = rows.filter(pa.array(closed)), times[closed], clocks[closed]
@@ -100,7 +100,7 @@ class TimeWindows(Engine):
 
     def _late(self, number: int, clocks: Numbers, slices: Numbers, found: Sorted) -> Mask:
         """Which rows are late; ``found`` gets the table that says so."""
-        starts, waits = self._windows.last(slices), self._waits
+        starts, waits = self._windows.last(slices), self._waits.now
         late = starts < ended(self._windows, clocks, waits.kept, waits.forgotten)
         covered = self._windows.covered(slices)
         if covered is not None:
@@ -117,13 +117,13 @@ class TimeWindows(Engine):
         starts, where = self._windows.windows(slices)
         if starts is not slices:
             rows = rows.take(pa.array(where)).set_column(rows.column_names.index(SLICE), SLICE, pa.array(starts))
-        bound = self._windows.ended(self._waits.closing(in_force))
+        bound = self._windows.ended(self._waits.now.closing(in_force))
         closed = starts < bound
         if not closed.any():
             found.open.append(rows)
             return
         found.open.append(rows.filter(pa.array(~closed)))
-        kept = closed & (starts >= self._windows.ended(self._waits.forgetting(in_force)))
+        kept = closed & (starts >= self._windows.ended(self._waits.now.forgetting(in_force)))
         if kept.any():
             found.closed.append(rows.filter(pa.array(kept)))
             found.clocks.append(in_force)
@@ -136,7 +136,7 @@ class TimeWindows(Engine):
         if not self._emit.by_rows:
             state.put(entries)
             return []
-        due = starts_of(entries[KEY]) >= self._windows.ended(self._waits.closing(clock))
+        due = starts_of(entries[KEY]) >= self._windows.ended(self._waits.now.closing(clock))
         due &= self._fresh(entries) >= self._emit.by_rows
         return self._give(state, entries, due)
 
@@ -152,14 +152,14 @@ class TimeWindows(Engine):
         return int(self._bounds(kept, len(KEPT))[1].max()) if kept.num_rows else NEVER
 
     def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[list[pa.Table], bool]:
-        bound = self._windows.ended(self._waits.closing(clock))
+        bound = self._windows.ended(self._waits.now.closing(clock))
         if bound == NEVER:
             return [], False
         entries = state.scan(b"", ordered(bound), None if limit is None else limit + 1)
         more = limit is not None and entries.num_rows > limit
         results = self._closed(state, entries.slice(0, limit) if more else entries)
         if self._kept:
-            kept = state.scan(KEPT, KEPT + ordered(self._windows.ended(self._waits.forgetting(clock))))
+            kept = state.scan(KEPT, KEPT + ordered(self._windows.ended(self._waits.now.forgetting(clock))))
             state.remove(one(kept[KEY]))
         return results, more
 

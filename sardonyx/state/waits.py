@@ -99,18 +99,22 @@ class WindowWaits:
 
     Args:
         window: the windows.
+
+    Attributes:
+        now: how long they take rows in the plan at hand.
     """
 
     def __init__(self, window: WindowSpec) -> None:
         grace = length(window.grace) if window.by_time else 0
         self._own = Waits(grace, grace + length(window.allowed_lateness) if window.by_time else 0)
-        self._notes = window.by_time
-        self._known: Waits | None = None
+        self._settled = not window.by_time
+        """Whether ``now`` stays as it is: the shard has noted these lengths, or windows like these note nothing."""
+        self.now = self._own
 
-    def of(
+    def begin(
         self, state: Overlay, pieces: Sequence[Piece], clock: int, more: Callable[[Overlay], int] = lambda _: NEVER
-    ) -> Waits:
-        """How long they take rows in a plan.
+    ) -> None:
+        """Begin a plan: find out how long they take rows in it.
 
         Args:
             state: of the plan, before it has changed anything.
@@ -118,13 +122,15 @@ class WindowWaits:
             clock: after them.
             more: gives a time: windows that end at it or before have closed, also if no clock says so.
         """
-        if not self._notes or self._known is not None:
-            return self._known or self._own
+        if not self._settled:
+            self.now = self._of(state, pieces, clock, more)
+
+    def _of(self, state: Overlay, pieces: Sequence[Piece], clock: int, more: Callable[[Overlay], int]) -> Waits:
         noted = state.scan(WAITS, WAITS + b"\xff")
         entries = dict(zip(noted[KEY].to_pylist(), noted[ROWS].to_pylist(), strict=True))
         before = Waits.read(entries)
         if before is not None and before[:2] == self._own[:2]:
-            self._known = before  # it changes with the version of the job only
+            self._settled = True  # it changes with the version of the job only
             return before
         in_force = pieces[0].in_force if pieces else clock
         if before is None and not any(piece.rows.num_rows for piece in pieces):

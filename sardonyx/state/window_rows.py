@@ -18,7 +18,7 @@ from sardonyx.state.groups import Mask, Numbers, numpy, one
 from sardonyx.state.kinds import ordinal, windows_of
 from sardonyx.state.overlay import Overlay
 from sardonyx.state.planned import Piece, Planned, bounds_columns, late_rows, once, too_late
-from sardonyx.state.waits import Waits, WindowWaits
+from sardonyx.state.waits import WindowWaits
 
 IPC = "sx_ipc"
 """The column of entries with rows, as an Arrow stream."""
@@ -50,14 +50,12 @@ class WindowRows:
         self._store, self._times = store, times
         self._windows = windows_of(window)
         self._ordinal, self._boundless = ordinal(window), window.kind == "everything"
-        self._lengths = WindowWaits(window)
-        self._waits = Waits()
-        """Of the plan at hand."""
+        self._waits = WindowWaits(window)
 
     def plan(self, pieces: Sequence[Piece], clock: int, limit: int | None, now: int) -> Planned:  # noqa: ARG002
         """See :meth:`~sardonyx.state.windows.WindowShard.plan`."""
         state = Overlay(self._store)
-        self._waits = self._lengths.of(state, pieces, clock)
+        self._waits.begin(state, pieces, clock)
         late: list[pa.Table] = []
         taken = [self._taken(number, piece, late) for number, piece in enumerate(pieces) if piece.rows.num_rows]
         taken = [(rows, starts) for rows, starts in taken if rows.num_rows]
@@ -74,7 +72,7 @@ class WindowRows:
         rows, times = piece.rows, self._times(piece.rows)
         slices = self._windows.slices(np.zeros(rows.num_rows, np.int64) if times is None else times)
         clocks, within = piece.before_rows, self._in_any(slices)
-        waits = self._waits
+        waits = self._waits.now
         bound = ended(self._windows, clocks, waits.grace, waits.closed)
         last = self._windows.last(slices)
         gone = (last < bound) & within
@@ -102,7 +100,7 @@ class WindowRows:
         state.put(pa.table(columns, schema=SCHEMA))
 
     def _close(self, state: Overlay, clock: int, limit: int | None) -> tuple[pa.Table, bool]:
-        before = ordered(self._windows.ended(self._waits.closing(clock)))
+        before = ordered(self._windows.ended(self._waits.now.closing(clock)))
         parts, starts, given, first, more = list[pa.Table](), list[Numbers](), 0, b"", False
         while not more:
             least = state.scan(first, before, 1)

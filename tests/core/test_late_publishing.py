@@ -14,19 +14,17 @@ import structlog
 
 from peer import batch_commit
 from peer.batch_result import BatchDropped
+from peer.connector_sink import ConnectorSink, PartsList, Staging
 from peer.late_publishing import LatePublisher
 from peer.positioned_sink import PositionedSink
-from peer.sinks import ConnectorSink
 from queues.messages import Outgoing
 from sardonyx.connectors.files.output import FilesOutput
 from sardonyx.connectors.files.roll import Roll
 from sardonyx.connectors.files.rolling import RollingFiles
 from sardonyx.core.errors import OutputError
-from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 
 FIRST, SECOND = Partition("rows", 0), Partition("rows", 1)
-PARTS = cast("Link", SimpleNamespace(topic="parts"))
 
 
 class Reader:
@@ -76,8 +74,12 @@ class Ledger:
         self.publish(entries)
 
 
+def parts_list(listed: list[bytes]) -> PartsList:
+    return PartsList("parts", lambda: list(listed), lambda start: (listed[start:], len(listed)))
+
+
 def sink_of(output: Any, listed: list[bytes], left: Callable[[Any], None]) -> ConnectorSink:
-    return ConnectorSink(output, PARTS, lambda: list(listed), lambda start: (listed[start:], len(listed)), left)
+    return ConnectorSink(Staging(output, left), parts_list(listed))
 
 
 def committed(sink: ConnectorSink, listed: list[bytes], number: int) -> None:
@@ -208,7 +210,7 @@ def test_files_of_a_batch_that_is_refused_do_not_stay(tmp_path: Path, roll: Roll
     options = {"path": str(tmp_path), "format": "json"}
     listed: list[bytes] = []
     output = FilesOutput(options, "job-1", "out") if roll is None else RollingFiles(options, "job-1", "out", roll)
-    sink = ConnectorSink(output, PARTS, list, unstage=output.unstage)
+    sink = ConnectorSink(Staging(output, unstage=output.unstage), parts_list([]))
     for _ in range(3):
         committed(sink, listed, 1)
         sink.refused()

@@ -84,6 +84,26 @@ def test_integers_have_all_their_digits() -> None:
     ) == [True, True]
 
 
+def test_a_text_beside_such_an_integer_may_begin_with_any_letter() -> None:
+    """Letters that are kept for private use are letters too: a text stays a text, whatever marks the integers meanwhile."""
+    assert (
+        play(
+            r"""
+        const { parsed, written } = await load("exact.js");
+        const texts = [
+            '{"a":"\uE000x","n":1234567890123456789}',
+            '{"a":"\uE0001234","n":1234567890123456789}',
+            '{"\uE0001234":1,"n":[-1234567890123456789]}',
+            '["a\\"\uE0001234",1234567890123456789]',
+        ];
+        const { a } = parsed('{"a":"\\ue000x","n":1234567890123456789}');
+        return [...texts.map((text) => written(parsed(text)) === text), a === "\uE000x"];
+        """
+        )
+        == [True] * 5
+    )
+
+
 def test_a_row_shows_all_digits_and_any_time() -> None:
     """A user's program writes what it likes into records, and any number as their time."""
     assert play(

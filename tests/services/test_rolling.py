@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from peer import rolling
+from peer.connector_sink import PartsList
 from peer.rolling_sink import RollingSink
 from queues.messages import Outgoing
 from queues.tail import Listed
@@ -21,7 +22,6 @@ from sardonyx import Job, files, generator, kafka
 from sardonyx.connectors.files.roll import Entry, Listing, Roll
 from sardonyx.connectors.files.rolling import Merged, RollingFiles
 from sardonyx.core.errors import OutputError
-from sardonyx.core.graph import Link
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
 from sardonyx.testing import Cluster, Fault, kill_at, pause_at
@@ -193,7 +193,7 @@ def test_totals_outlive_a_merge_that_fails(tmp_path: Path, monkeypatch: pytest.M
     from the committed position: the counts of what was merged before are still in it.
     """
     files_out = RollingFiles({"path": str(tmp_path), "format": "json"}, "job-1", "write", Roll(1, 0.0))
-    session = Merging(RollingSink(files_out, cast("Link", SimpleNamespace(topic="parts")), list))
+    session = Merging(RollingSink(files_out, PartsList("parts", list, lambda start: ([], start))))
 
     class Tailed:
         """The rest of the listing."""

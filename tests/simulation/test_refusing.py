@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 
 from peer.assignment import AssignmentHandle, AssignmentRevoked
 from peer.batch_result import BatchDropped
+from peer.connector_sink import ConnectorSink, Staging
 from peer.retry_policy import Reaction, may_pass, policy
-from peer.sinks import ConnectorSink
 from peer.task_loop import TaskLoop
 from queues.transaction_errors import ProducerLost, TransactionAborted
 from sardonyx.core.errors import FunctionError, SetupError
@@ -193,7 +193,8 @@ def test_what_is_staged_goes_only_if_it_is_certainly_not_committed(
     def commit(*_: Any) -> None:
         raise error
 
-    sink = ConnectorSink(cast("Any", SimpleNamespace(stage=lambda _: [b"a"])), None, list, unstage=taken.extend)
+    output = cast("Any", SimpleNamespace(stage=lambda _: [b"a"]))
+    sink = ConnectorSink(Staging(output, unstage=taken.extend), None)
     list(sink.messages(pa.table({"n": [1]})))
     loop = object.__new__(TaskLoop)
     loop.session = cast("Any", SimpleNamespace(store=store))
