@@ -33,27 +33,6 @@ def test_paths_folders_globs_and_lists(tmp_path):
     assert name("b.txt", "*.txt", "sub") == ["b.txt", "a.txt", "sub/c.txt"]
 
 
-@pytest.mark.parametrize("path", ["**", "**/*.txt", "./**", "s*/**/*.txt", "**/**/*.txt"])
-def test_a_file_is_found_once_though_links_lead_back_up(tmp_path, path):
-    """Else its rows would come as often as links can be followed."""
-    (tmp_path / "sub" / "in").mkdir(parents=True)
-    (tmp_path / "sub" / "in" / "a.txt").touch()
-    (tmp_path / "sub" / "in" / "again").symlink_to(tmp_path / "sub")
-    assert files_of([f"{tmp_path}/{path}"]) == [str(tmp_path / "sub" / "in" / "a.txt")]
-
-
-@pytest.mark.parametrize("path", ["**/*.txt", "*/*/*.txt", "**/[ab].txt"])
-def test_a_folder_is_listed_once(tmp_path, path, monkeypatch):
-    """A share takes its time for each."""
-    (tmp_path / "sub" / "in").mkdir(parents=True)
-    for name in ("sub/in/a.txt", "sub/in/b.txt"):
-        (tmp_path / name).touch()
-    scandir, listed = os.scandir, []
-    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(str(folder)) or scandir(folder))
-    assert len(files_of([str(tmp_path / path)])) == 2
-    assert sorted(listed) == [str(tmp_path), str(tmp_path / "sub"), str(tmp_path / "sub" / "in")]
-
-
 @pytest.mark.parametrize("path", ["", "sub", "*/*.txt", "**/*.txt", "s*/*/*.txt"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE])
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, path, number, monkeypatch):

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import io
 import itertools
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 from sardonyx.connectors import json_rows
 from sardonyx.connectors.base import Split
-from sardonyx.connectors.files import byte_ranges, csv_rows, parquet_rows, patterns
+from sardonyx.connectors.files import byte_ranges, csv_rows, parquet_rows
 from sardonyx.connectors.files.csv_rows import Dialect, Misfit
 from sardonyx.connectors.schema import arrow_schema
 from sardonyx.connectors.usual import usual
@@ -48,7 +51,13 @@ def files_of(paths: list[str]) -> list[str]:
         if is_there:
             matches = [path]
         else:
-            matches = patterns.matches(path)
+            named = Path(path).parts
+            _require_listed(named)
+            matches = [
+                one
+                for one in sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib has no absolute patterns
+                if all(_visible(part) or part in named for part in Path(one).parts)
+            ]
             if not matches:
                 raise byte_ranges.missing(path)
         for match in matches:
@@ -56,6 +65,36 @@ def files_of(paths: list[str]) -> list[str]:
                 is_folder = Path(match).is_dir()
             found.update(dict.fromkeys(_below(match) if is_folder else [match]))
     return list(found)
+
+
+def _require_listed(pattern: Sequence[str]) -> None:
+    """Raise if a folder cannot be looked into in which a pattern looks: ``glob`` passes over it without a word.
+
+    Args:
+        pattern: its parts.
+    """
+    first = next((number for number, part in enumerate(pattern) if glob.has_magic(part)), len(pattern))
+    for number, part in enumerate(pattern[first:], first):
+        for folder in map(Path, glob.glob(str(Path(*pattern[:number])))):  # noqa: PTH207
+            if not (_visible(folder.name) or folder.name in pattern):
+                continue
+            with byte_ranges.explained(str(folder)):
+                if folder.is_dir():
+                    _require_looked_into(folder, part)
+        if part == "**":  # all below was looked at
+            return
+
+
+def _require_looked_into(folder: Path, part: str) -> None:
+    """``part``: the pattern, or the name, of what is looked for in the folder."""
+    if part == "**":
+        deque(_below(str(folder)), maxlen=0)
+    elif glob.has_magic(part):
+        with os.scandir(folder):
+            pass
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder / part)
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -66,13 +105,19 @@ def _below(folder: str) -> Iterator[str]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = sorted(filter(patterns.visible, folders))
-        yield from (str(Path(root, name)) for name in sorted(filter(patterns.visible, names)))
+        folders[:] = sorted(filter(_visible, folders))
+        yield from (str(Path(root, name)) for name in sorted(filter(_visible, names)))
 
 
 def _unlisted(error: OSError) -> None:
     with byte_ranges.explained(str(error.filename)):
         raise error
+
+
+def _visible(name: str) -> bool:
+    return (
+        not name.startswith(("_", ".")) and name != "lost+found"
+    )  # which every file system has, and only root may list
 
 
 class FilesInput:
