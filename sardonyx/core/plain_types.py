@@ -27,21 +27,27 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that a column of this type has in a plain table."""
     if kinds.is_run_end_encoded(kind):
         return _inner(kind.value_type)
-    if kinds.is_string_view(kind):
-        return pa.string()
-    if kinds.is_binary_view(kind):
-        return pa.binary()
+    if kind in _VIEWS:
+        return _VIEWS[kind]
     inside = _inside(kind)
     plain = [field.with_type(_inner(field.type)) for field in inside]
-    if not _is_list_view(kind) and all(one.type == field.type for one, field in zip(plain, inside, strict=True)):
-        return kind
+    same = all(one.type == field.type for one, field in zip(plain, inside, strict=True))
+    return kind if same and not _is_list_view(kind) else _with_inside(kind, plain)
+
+
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def _with_inside(kind: pa.DataType, plain: list[pa.Field]) -> pa.DataType:
+    """A type like this one that has these fields, as :func:`_inside` gives them. A view of lists becomes a list."""
     if kinds.is_struct(kind):
         return pa.struct(plain)
     if kinds.is_map(kind):
         return pa.map_(*plain, kind.keys_sorted)
     if kinds.is_fixed_size_list(kind):
         return pa.list_(plain[0], kind.list_size)
-    return pa.large_list(plain[0]) if kinds.is_large_list(kind) or kinds.is_large_list_view(kind) else pa.list_(plain[0])
+    is_large = kinds.is_large_list(kind) or kinds.is_large_list_view(kind)
+    return pa.large_list(plain[0]) if is_large else pa.list_(plain[0])
 
 
 def _inside(kind: pa.DataType) -> list[pa.Field]:
