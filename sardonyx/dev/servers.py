@@ -30,6 +30,8 @@ from sardonyx.runtime.java import Java
 
 START_TIMEOUT = 90.0
 """Seconds that a service may take until it answers. On a busy machine the first start takes about ten."""
+KNOCK = 0.5
+"""Seconds that a process of this machine may take to accept a connection."""
 PORT_TRIES = 5
 _PORTS = "ports"
 """The file beside a server's data that holds its ports."""
@@ -274,8 +276,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def knock(port: int) -> bool:
-    """Whether any process of this machine takes connections at this port."""
+    """Whether any process of this machine takes connections at this port.
+
+    One that takes none, as many as wait, leaves us waiting for minutes, so that counts as no.
+    """
     with socket.socket() as link:
+        link.settimeout(KNOCK)
         return link.connect_ex(("127.0.0.1", port)) == 0
 
 

@@ -29,7 +29,7 @@ from sardonyx.client.health import at_work
 from sardonyx.core.errors import SetupError
 from sardonyx.dev import doctor, kafka_jars, servers, services
 from sardonyx.dev.daemons import Daemons
-from sardonyx.dev.servers import free_ports, listens
+from sardonyx.dev.servers import free_ports, knock, listens
 from sardonyx.dev.services import Services, embedded_services
 from sardonyx.runtime.child_process import ChildProcess, start_child
 from sardonyx.runtime.java import find_java
@@ -214,6 +214,16 @@ def test_a_temporary_directory_is_removed_and_a_taken_port_passed_over(monkeypat
             assert started.data_dir.is_dir()
             assert not started.kept
     assert not started.data_dir.exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_accepts_no_connections_holds_up_no_start() -> None:
+    """The system keeps a few connections for such a process. The next one would wait for two minutes."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as deaf,
+        socket.create_connection(deaf.getsockname()),
+    ):
+        assert not knock(deaf.getsockname()[1])
 
 
 def test_the_ports_of_a_service_differ() -> None:
