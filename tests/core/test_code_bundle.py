@@ -284,7 +284,7 @@ def test_the_code_of_a_task_without_functions_stays_as_long_as_the_task(
     monkeypatch.setattr(code, "UNUSED", 0.0)
     code.free_unused()
     (sink,) = work.sinks
-    cast("Any", sink)._output.seal([])
+    cast("Any", sink)._staging.output.seal([])
     assert f"{bundle.package}.helpers" in sys.modules
     work.abandon()
     assert code.free_unused() >= 1
