@@ -30,7 +30,7 @@ from sardonyx.runtime.settings import Settings
 
 log = structlog.get_logger()
 
-_LEADERLESS = {
+LEADERLESS = {
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
     "UNKNOWN_LEADER_EPOCH",
@@ -192,7 +192,7 @@ def offsets_of(
         name = reason.name()
         if name in _UNKNOWN and (hidden := refusal_to_show(admin, {place.topic for place in places})) is not None:
             raise KafkaException(hidden[1])
-        patience = CALL if name in _LEADERLESS else _NEW if name in _UNKNOWN else 0.0
+        patience = CALL if name in LEADERLESS else _NEW if name in _UNKNOWN else 0.0
         if time.monotonic() > began + patience:
             raise KafkaException(reason)
         log.debug("offsets_asked_again", topic=places[0].topic, error=str(reason))

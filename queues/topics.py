@@ -19,6 +19,7 @@ from queues.awaited_topics import await_topics
 from queues.client import BEGINNING, CLIENT_LOG, client_config, onlooker_config
 from queues.denied import denied, is_denial, refuse_denied
 from queues.messages import is_marker
+from queues.topic_log import LEADERLESS
 from sardonyx.core.errors import InputError, OutputError, SardonyxError, SetupError
 from sardonyx.core.text import near
 from sardonyx.runtime.settings import Settings
@@ -200,7 +201,7 @@ def peek(settings: Settings, topic: str, count: int) -> list[str]:
     try:
         places = []
         for partition in _partitions(settings, consumer, topic, PEEK):
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PEEK)
+            low, high = _bounds(consumer, TopicPartition(topic, partition))
             # A transaction marker follows the last record, and takes an offset too.
             places.append(TopicPartition(topic, partition, max(low, high - count - 1)))
         consumer.assign(places)
@@ -251,6 +252,20 @@ def sizes(settings: Settings) -> dict[str, list[int]]:
 
 def _consumer(settings: Settings) -> Consumer:
     return Consumer({**onlooker_config(settings), **_QUIET})
+
+
+def _bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first and the last offset of a partition. The leader of a new topic may not know at once that it leads."""
+    deadline = time.monotonic() + PEEK
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=PEEK)
+        except KafkaException as error:
+            if error.args[0].name() not in LEADERLESS or time.monotonic() > deadline:
+                raise
+            consumer.list_topics(place.topic, timeout=PEEK)  # so the client hears of another leader
+        else:
+            return low, high
 
 
 def _partitions(settings: Settings, consumer: Consumer, topic: str, timeout: float) -> list[int]:
