@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from sardonyx.core.errors import Failure, FunctionError, SardonyxError
 from sardonyx.core.text import shorten
 from sardonyx.core.tracebacks import user_traceback
 from sardonyx.state.base import KEY
-from sardonyx.state.handles import Cell, Cells, Handle, Key, Write
+from sardonyx.state.handles import Cell, Cells, Handle, Key
 from sardonyx.state.keyed_entries import AT, VALUE, read_state_key, state_key
 from sardonyx.state.keyed_tables import run_tables
 from sardonyx.state.keyed_work import Done, Due, Failed, Work
@@ -138,11 +138,6 @@ class _OfKey:
             found[takes.key] = self.value
         return found
 
-    def begin(self, now: int) -> None:
-        """A call begins. By this clock, states have expired."""
-        for handle in self.expiring:
-            handle.begin(now)
-
     def set(self, name: str, setting: Setting | None) -> None:
         """A timer that may fire in this run is set, moved or deleted."""
         if setting is None:
@@ -161,14 +156,6 @@ class _OfKey:
                 return name
             heapq.heappop(self.heap)
         return None
-
-
-class _Returned(NamedTuple):
-    """What a call gave back, and what it has changed."""
-
-    results: list[dict[str, Any]]
-    writes: list[list[Write]]
-    """Of each state of the key."""
 
 
 class _Stop(Exception):
@@ -215,12 +202,9 @@ class _Run:
             key = self.keys.get(code) or self._key(code)
             while key.heap and (name := key.next(clock)) is not None:
                 self._fire(key, name)
-            key.begin(clock)
             self.timers.begin(clock)
             fn = _refuse if isinstance(record, SardonyxError) else self.function.fn
-            returned = self._call(key, fn, record, key.row, row)
-            if returned is not None:
-                self._keep(key, returned, row, max(time, clock))
+            self._call(key, fn, record, key.row, clock, max(time, clock), row)
 
     def _due(self) -> None:
         """Fire what is due by the clock after the batch."""
@@ -256,13 +240,10 @@ class _Run:
         now = max(setting.set_at, self.work.before if setting.wall else setting.at)
         if self.function.on_timer is None:  # the task had one when the timer was set
             return
-        key.begin(now)
         self.timers.begin(now, setting)
         timer = Timer(key.value, name, moment(setting.at), "wall" if setting.wall else "event")
-        origin, input_ended = -len(self.done.fired), self.work.ended and (setting.wall or setting.at > self.work.before)
-        returned = self._call(key, self.function.on_timer, timer, key.timer, timer=due)
-        if returned is not None:
-            self._keep(key, returned, origin, now, sets_timers=not input_ended)
+        ends = self.work.ended and (setting.wall or setting.at > self.work.before)
+        self._call(key, self.function.on_timer, timer, key.timer, now, now, -len(self.done.fired), due, ends=ends)
 
     def _call(
         self,
@@ -270,29 +251,34 @@ class _Run:
         fn: Callable[..., Any],
         given: Any,
         arguments: Mapping[str, Any],
-        row: int | None = None,
-        timer: Due | None = None,
-    ) -> _Returned | None:
-        """Call a function for a row, which has this number, or for a timer. None: it raised, and so it has changed nothing."""
+        now: int,
+        touched: int,
+        origin: int,
+        due: Due | None = None,
+        *,
+        ends: bool = False,
+    ) -> None:
+        """Call a function; keep its results and its changes, or, if it raises, neither.
+
+        ``now`` is the clock by which states expire. What the call writes was written at ``touched``. If the input has ended
+        (``ends``), no timer can be set any more.
+        """
+        for handle in key.expiring:
+            handle.begin(now)
         try:
             results = self._results(fn(given, **arguments))
-            return _Returned(results, [handle.writes() for handle in key.handles])
+            writes = [handle.writes() for handle in key.handles]
         except _RAISED as error:
             for handle in key.handles:
                 handle.undo()
+            row = origin if due is None else None
             failure = self.function.describe(error, given)
-            self.done.failed.append(Failed(row, timer, type(error).__name__, failure))
+            self.done.failed.append(Failed(row, due, type(error).__name__, failure))
             if self.function.first_fails:
                 raise _Stop from None
-            return None
-
-    def _keep(self, key: _OfKey, returned: _Returned, origin: int, now: int, *, sets_timers: bool = True) -> None:
-        """Keep what a call gave and changed: its results are of this ``origin``, and its writes of this time.
-
-        ``sets_timers``: timers that it has set are set. Otherwise only those that it has deleted are deleted.
-        """
-        for (prefix, state, cells), writes in zip(key.parts, returned.writes, strict=True):
-            for part, value in writes:
+            return
+        for (prefix, state, cells), found in zip(key.parts, writes, strict=True):
+            for part, value in found:
                 if value is None:
                     del cells[part]
                     self.done.writes[prefix + part] = None
@@ -300,17 +286,17 @@ class _Run:
                 at = None
                 if state.ttl is not None:
                     old = cells.get(part)
-                    at = now if old is None or old.at is None else max(old.at, now)
+                    at = touched if old is None or old.at is None else max(old.at, touched)
                 cells[part] = self.done.writes[prefix + part] = Cell(value, at)
         if self.timers.changed:
             for name, setting in self.timers.taken().items():
-                if setting is None or sets_timers:
+                if setting is None or not ends:
                     self.done.timers[key.code, name] = setting
                     key.set(name, setting)
-        if returned.results:
+        if results:
             assert isinstance(self.done.results, list)  # noqa: S101 (for the type checker)
-            self.done.results.extend(returned.results)
-            self.done.origins.extend([origin] * len(returned.results))
+            self.done.results.extend(results)
+            self.done.origins.extend([origin] * len(results))
 
     def _results(self, given: object) -> list[dict[str, Any]]:
         found = _results(given)
