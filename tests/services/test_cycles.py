@@ -62,7 +62,9 @@ def growing(source: str, out: str, *, end: str | None = "latest", name: str = "g
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param([kill_at("applied", 3), kill_at("begin", 5), kill_at("committed", 6)], id="batches"),
+        pytest.param(
+            [kill_at("applied", 3), kill_at("begin", 5), kill_at("committed", 6)], id="batches", marks=pytest.mark.long
+        ),
         pytest.param(
             [kill_at("loop-end"), kill_at("loop-ended"), kill_at("exhausted", 2)], id="end", marks=pytest.mark.long
         ),

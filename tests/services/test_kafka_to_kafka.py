@@ -22,7 +22,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("kind", "records"), [pytest.param("record", 50_000, marks=pytest.mark.gate), ("arrow", 200_000)]
+    ("kind", "records"),
+    [pytest.param("record", 50_000, marks=pytest.mark.gate), pytest.param("arrow", 200_000, marks=pytest.mark.long)],
 )
 def test_every_record_of_a_topic_comes_out_once(
     bench: ModuleType, settings: Settings, tmp_path: Path, kind: str, records: int
