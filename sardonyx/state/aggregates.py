@@ -151,7 +151,7 @@ class Mean(_Named):
 
 
 class Var(_Named):
-    """The sample variance, in floating point; null of fewer than two values.
+    """The sample variance, in floating point; null of fewer than two values, and not a number of values without a finite one.
 
     The partial is the count, the mean, and the sum of squared distances from it. Two are merged as Chan, Golub and
     LeVeque do ("Updating formulae and a pairwise algorithm for computing sample variances", 1979), which keeps the
@@ -174,7 +174,8 @@ class Var(_Named):
 
     def finish(self, partials: Columns) -> pa.Array:
         count, _, m2 = (plain(partials[part]) for part in self.parts())
-        return _divided(m2, count - 1, count > 1)
+        finite = np.where(np.isfinite(m2), m2, np.nan)  # infinite or not a number: that depends on how rows were cut
+        return _divided(finite, count - 1, count > 1)
 
     def _merged(self, groups: Groups, count: Any, mean: Any, m2: Any) -> Columns:
         total = np.bincount(groups.ids, count, minlength=groups.count)

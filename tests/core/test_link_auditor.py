@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
 from coordinator.core.decide import decide
@@ -141,14 +142,17 @@ def test_it_rests_nineteen_times_as_long_as_it_works(takes: float, rests: float,
 
 
 def test_what_two_audits_find_fails_the_job(stands: Any) -> None:
-    """And `explain` says so."""
+    """`explain` and the coordinator's log say so."""
     stand = stands(None, LOST, LOST)
     stand.runs("a")
     stand.round()
     assert stand.found == []
-    stand.round()
+    with structlog.testing.capture_logs() as told:
+        stand.round()
     (event,) = stand.found
     assert (event.job, event.link, event.revision, event.error.code) == ("a", "mark.write", 1, "SX-LINK-LOSS")
+    (line,) = [line for line in told if line["event"] == "link_lost"]
+    assert (line["job"], line["link"], line["code"]) == ("a", "mark.write", "SX-LINK-LOSS")
     stand.deliver(event)
     assert stand.state.jobs["a"].status == "failed"
     reasons = explain(stand.state, "a").reasons

@@ -264,7 +264,9 @@ def test_a_quantile_is_within_a_percent():
     assert sizes[0] < 60_000
 
 
-@pytest.mark.parametrize("values", [[1.0, math.inf], [math.inf] * 3, [math.inf, -math.inf, 1.0], [1e308, -1e308, 0.0]])
+@pytest.mark.parametrize(
+    "values", [[1.0, math.inf], [math.inf] * 3, [math.inf, -math.inf, 1.0], [1e308, -1e308, 0.0], [1.7e308] * 2]
+)
 def test_infinite_values_are_aggregated_quietly(values):
     """They have no finite variance, and numpy does not warn of it, however the rows are cut."""
     names = ("var", "mean", "sum", "min", "max", "distinct", "quantile")
