@@ -204,6 +204,24 @@ def test_an_output_whose_sealer_died_is_not_waited_for(tmp_path: Path, mode: str
     assert (tmp_path / "_SUCCESS").exists()
 
 
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_a_sealed_output_is_not_waited_for_though_its_files_were_moved(tmp_path: Path, mode: str):
+    """Readers may move the files once they see `_SUCCESS`. If the sealer dies before the coordinator hears of it, another peer
+    seals, and finds that it is done.
+    """
+    options = {"path": str(tmp_path), "format": "json", "mode": mode}
+    listed: list[bytes] = []
+    dead, taker = (FilesOutput(options, "job-1", "out") for _ in range(2))
+    committed(sink_of(dead, listed, dead.publish_left), listed, 1)
+    dead.seal(listed)
+    (moved,) = tmp_path.glob("part-*")
+    moved.unlink()
+    session = Session(sink_of(taker, listed, taker.publish_left))
+    session.reader.give(FIRST, Position(1), 1)
+    LatePublisher(cast("Any", session)).look()
+    taker.seal(listed)
+
+
 @pytest.mark.parametrize("roll", [None, Roll(1000, 60.0)])
 def test_files_of_a_batch_that_is_refused_do_not_stay(tmp_path: Path, roll: Roll | None):
     """A batch may be tried again and again while brokers are away: the disk must not fill by that."""

@@ -122,8 +122,10 @@ class FilesOutput:
         with disk.explained(self._staging):
             there = self._staging.is_dir()
             staged = {path.name for path in self._staging.iterdir()} if there else set()
-        if listed and not there and not any(disk.exists(self._folder / entry.final) for entry in listed):
-            self._require_staging()  # had a peer begun to seal, and died, the files would be in place
+        # A peer that has sealed leaves a `_SUCCESS`, and one that has begun to leaves the files, unless readers have moved them.
+        placed = (self._folder / name for name in (SUCCESS, *(entry.final for entry in listed)))
+        if listed and not there and not any(map(disk.exists, placed)):
+            self._require_staging()
         if not self._overwrite:
             self._publish_staged([entry for entry in listed if entry.staged in staged])
 
