@@ -1,4 +1,4 @@
-"""Results that go to a file or to standard output."""
+"""Files that a command reads or writes, with standard input and standard output as files too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,27 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from sardonyx.core.errors import SardonyxError
+
+
+@contextlib.contextmanager
+def opened(file: str, code: str, fix: str) -> Iterator[IO[bytes]]:
+    """The file, or standard input if it is ``-``, while the block runs.
+
+    Raises:
+        SardonyxError: of this code and with this fix: the file cannot be read.
+    """
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise SardonyxError(code, f"{file} cannot be read", cause=str(error), fix=fix, where={"file": file}) from None
+    with source:
+        yield source
 
 
 def write_lines(out: Path | None, lines: Iterator[bytes]) -> None:

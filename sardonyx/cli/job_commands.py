@@ -190,18 +190,30 @@ def _reads_again(job: JobView, topics: Mapping[str, Any], refusal: Failure | Non
     )
 
 
-def list_jobs(call: Call) -> None:
+def list_jobs(
+    call: Call,
+    all_attempts: Annotated[
+        bool, typer.Option("--all", help="Also list attempts that failed before they began and were submitted again.")
+    ] = False,
+) -> None:
     """List the jobs of the deployment, the latest first."""
     from sardonyx.cli.tables import jobs_table
 
     with call.client() as client:
         views = client.jobs()
+        hidden = set() if all_attempts else client.superseded_attempts()
         idle = not client.led()
+    shown = [view for view in views if view.id not in hidden]
     if call.json:
-        call.put_json(views)
+        call.put_json(shown)
         return
-    if views:
-        call.console.print(jobs_table(views))
+    if shown:
+        call.console.print(jobs_table(shown))
+        if len(shown) < len(views):
+            attempts = counted(len(views) - len(shown), "attempt")
+            call.say(
+                f"{attempts} failed before anything was created, and the job was submitted again: --all lists them too"
+            )
     else:
         call.put(f"no jobs in deployment {call.settings.deployment}")
     if idle:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import itertools
-import sys
 import threading
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from sardonyx.cli import report
 from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
 from sardonyx.cli.event_text import clock, summary
-from sardonyx.cli.files import write_lines
+from sardonyx.cli.files import opened, write_lines
 from sardonyx.cli.masks import Masks
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted, near
@@ -447,7 +446,7 @@ def replay(
 ) -> int:
     """Replay an exported log without any service, and check it like `log verify`. Exit code 1: something differs."""
     where = None if n is None else entry_or_time(n, datetime.now().astimezone())
-    with opened(file) as source:
+    with opened_log(file) as source:
         from coordinator.history.export import LogFile
         from coordinator.history.replay import Replay, Verifier
 
@@ -475,20 +474,11 @@ def replay(
 
 
 @contextlib.contextmanager
-def opened(file: str) -> Iterator[IO[bytes]]:
+def opened_log(file: str) -> Iterator[IO[bytes]]:
     """A file that ``log export`` wrote, or standard input, while the block runs. Raises ``SX-LOG-FILE``."""
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        source = Path(file).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise SardonyxError(
-            "SX-LOG-FILE",
-            f"{file} cannot be read",
-            cause=str(error),
-            fix="name a file that `sardonyx log export -o FILE` wrote",
-            where={"file": file},
-        ) from None
-    with source, gzip.open(source) if file.endswith(".gz") else source as unpacked:
-        yield cast("IO[bytes]", unpacked)
+    with opened(file, "SX-LOG-FILE", "name a file that `sardonyx log export -o FILE` wrote") as source:
+        if file.endswith(".gz"):
+            with gzip.open(source) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield source

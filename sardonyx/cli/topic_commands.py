@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli.call import Call, on_kafka
-from sardonyx.cli.topic_lines import opened, records
+from sardonyx.cli.files import opened
+from sardonyx.cli.topic_lines import records
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted
 
@@ -94,7 +95,7 @@ def write(
             fix="leave one of them out",
         )
     call.settings.require("kafka")
-    with opened(file) as lines:
+    with opened(file, "SX-LINES-FILE", "name a file with a record in each line, or - for standard input") as lines:
         if file != "-" and Path(file).is_file():  # a pipe can be read only once
             for _ in records(lines, text=text, key=key):
                 pass

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -17,26 +14,6 @@ Record = tuple[bytes | None, bytes]
 
 SHOWN = 100
 """Characters of a line that an error quotes."""
-
-
-@contextlib.contextmanager
-def opened(file: str) -> Iterator[IO[bytes]]:
-    """The file, or standard input if it is ``-``, while the block runs. Raises ``SX-LINES-FILE``."""
-    if file == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        source = Path(file).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise SardonyxError(
-            "SX-LINES-FILE",
-            f"{file} cannot be read",
-            cause=str(error),
-            fix="name a file with a record in each line, or - for standard input",
-            where={"file": file},
-        ) from None
-    with source:
-        yield source
 
 
 def records(lines: Iterable[bytes], *, text: bool = False, key: str | None = None) -> Iterator[Record]:

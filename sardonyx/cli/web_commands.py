@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sardonyx.cli.call import Call, connected
-from sardonyx.cli.log_commands import entry_data, opened
+from sardonyx.cli.log_commands import entry_data, opened_log
 from sardonyx.core.errors import SardonyxError, SetupError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _source(call: Call, replay: Path | None, rows: bool) -> Source:
     from coordinator.history.export import LogFile
     from sardonyx.web.source import FileSource
 
-    with opened(str(replay)) as file, call.patience("the log to be replayed"):
+    with opened_log(str(replay)) as file, call.patience("the log to be replayed"):
         return FileSource(LogFile(file, str(replay)), str(replay), words())
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sardonyx.client.peek import Peek
     from sardonyx.client.progress import JobProgress
     from sardonyx.client.record_trace import RecordTrace
-    from sardonyx.client.task_state import StateRow
+    from sardonyx.client.task_state import Held, StateRow, TaskState
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 T = TypeVar("T")
@@ -230,6 +230,13 @@ class AsksKafka(ABC):
                 ``SX-CHECKPOINT-UNKNOWN``: there is no checkpoint at this time.
             SetupError: ``SX-CONFIG-MISSING``, ``SX-KAFKA-UNREACHABLE``, ``SX-KAFKA-REFUSED``.
         """
+        return self._state(task, key, at).rows()
+
+    def held(self, task: str) -> Iterator[Held]:
+        """Count what a task keeps, part by part: all of it is the sum. Errors are those of :meth:`state`."""
+        return self._state(task).held()
+
+    def _state(self, task: str, key: Sequence[object] | None = None, at: datetime | str | None = None) -> TaskState:
         from sardonyx.client.task_state import task_state
 
         spec = self.spec()

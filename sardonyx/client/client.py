@@ -22,7 +22,7 @@ import structlog
 
 from sardonyx.client.checkpoints import moment
 from sardonyx.client.cluster_views import PeerView, peer_view
-from sardonyx.client.ids import asker, find_job, find_peer, name_taken, new_id, unknown_peer
+from sardonyx.client.ids import asker, find_job, find_peer, name_taken, new_id, superseded_attempts, unknown_peer
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.live_counts import LiveCounts
 from sardonyx.client.policy import Policy
@@ -217,6 +217,10 @@ class Client:
         ]
         views += [self.view_of(job, spec, None, live=False) for job, spec in submitted.items() if job not in notes]
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
+
+    def superseded_attempts(self) -> set[str]:
+        """Return the ids of jobs that failed before anything was created for them, and whose name users submitted again."""
+        return superseded_attempts(self._job_notes())
 
     def peers(self, *, since: bool = False) -> list[PeerView]:
         """Return every virtual peer that is alive.

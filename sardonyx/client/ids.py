@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.notes import JobNote
 from sardonyx.core.text import counted, near, plural
 from sardonyx.core.version import VERSION
 
@@ -68,6 +69,18 @@ def find_job(
         f"{wanted} may mean {len(meant)} jobs: {', '.join(sorted(meant))}",
         fix="give more of the id",
     )
+
+
+def superseded_attempts(notes: Mapping[str, JobNote]) -> set[str]:
+    """Return the jobs that failed before anything was created for them, and whose name was submitted again later. Pure."""
+    latest: dict[str, float] = {}
+    for note in notes.values():
+        latest[note.name] = max(note.submitted_at, latest.get(note.name, -math.inf))
+    return {
+        job
+        for job, note in notes.items()
+        if note.status == "failed" and note.links == "none" and note.submitted_at < latest[note.name]
+    }
 
 
 def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:

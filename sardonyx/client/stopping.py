@@ -10,15 +10,13 @@ from sardonyx.client.views import ViewStatus, laid_out
 from sardonyx.core.errors import JobFailed, SardonyxError
 from sardonyx.core.events import ENDED
 from sardonyx.core.predecessors import Predecessor
-from sardonyx.core.spec import JobSpec, TaskSpec
+from sardonyx.core.spec import JobSpec
 from sardonyx.core.stopping import ends_here, keeping
 from sardonyx.core.text import counted, listed, plural
-from sardonyx.core.timing import WINDOW_NUMBER
 
 if TYPE_CHECKING:
     from sardonyx.client.client import Client
     from sardonyx.client.job_handle import JobHandle
-    from sardonyx.client.task_state import StateRow
 
 _RULES = 4
 """The first rules by which windows close when a job is stopped."""
@@ -94,10 +92,9 @@ def check_stop(
 
 
 def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
-    """By task with windows or keyed state, how many windows are open or how many keys are known, in words.
+    """By task with windows or keyed state, how many windows are open with how many rows, or how many keys are known, in words.
 
-    Where windows keep their rows, for a function, it is said how many these are. Tasks whose state cannot be read from here are
-    left out.
+    Tasks whose state cannot be read from here are left out.
 
     Args:
         handle: of a running job.
@@ -107,39 +104,20 @@ def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
     found = {}
     spec = handle.spec()
     for name in keeping(spec):
-        held, more = _Held(spec.task(name)), False
+        keys = windows = rows = 0
+        more = False
         try:
-            for row in handle.state(name):
+            for held in handle.held(name):
                 if more := time.monotonic() >= until:
                     break
-                held.take(row)
+                keys, windows, rows = keys + held.keys, windows + held.windows, rows + held.rows
         except SardonyxError:
             continue
-        if held.number or not more:
-            found[name] = f"{'more than ' if more else ''}{held}"
+        if keys or windows or not more:
+            text = f"{counted(windows, 'open window')} with {counted(rows, 'row')}"
+            text = counted(keys, "key") if spec.task(name).window is None else text
+            found[name] = f"{'more than ' if more else ''}{text}"
     return found
-
-
-class _Held:
-    """How much a task holds, as far as its state was read."""
-
-    def __init__(self, task: TaskSpec) -> None:
-        self._what = "key" if task.window is None else "open window"
-        self._keeps_rows = task.window is not None and not task.window.aggregate
-        self._window = [*(task.group_by if isinstance(task.group_by, list) else ()), "window_start", WINDOW_NUMBER]
-        self._windows: set[str] = set()
-        self.number = 0
-
-    def take(self, row: StateRow) -> None:
-        """Take what is kept of a key, the result of an open window, or a row that a window keeps."""
-        self.number += 1
-        if self._keeps_rows and isinstance(row, dict):
-            self._windows.add(repr([row.get(name) for name in self._window]))
-
-    def __str__(self) -> str:
-        if self._keeps_rows:
-            return f"{counted(len(self._windows), self._what)} with {counted(self.number, 'row')}"
-        return counted(self.number, self._what)
 
 
 def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, closed: bool = False) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from peer.operators import Asked, Stores, WindowOperator
 from queues.key_values import key_readings
@@ -28,8 +29,11 @@ from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, database_of, stateful, whole_of
 from sardonyx.core.text import listed
+from sardonyx.core.timing import WINDOW_NUMBER
 from sardonyx.core.units import seconds
 from sardonyx.state.adopted import AdoptedState
+from sardonyx.state.columns import ROWS
+from sardonyx.state.entry_keys import OPEN_END
 from sardonyx.state.log import LogState
 from sardonyx.state.look import KeyState, Live, keyed_states
 from sardonyx.state.memory import MemoryStore
@@ -60,6 +64,63 @@ StateRow = KeyState | dict[str, Any]
 """What is kept of one key; or the result that one open window would have if it closed now."""
 
 
+class Held(NamedTuple):
+    """How much a part of a task's state holds."""
+
+    keys: int = 0
+    """Keys of keyed state."""
+    windows: int = 0
+    """Open windows, each key's by itself."""
+    rows: int = 0
+    """Rows in these. One that is in several windows may count in each."""
+
+
+class _Shard(NamedTuple):
+    """What a task keeps of one partition's keys."""
+
+    number: int
+    stores: Stores
+    clock: int
+
+
+class TaskState(NamedTuple):
+    """What a task keeps. The log is read while one of the methods is gone through, once."""
+
+    stage: Stage
+    wanted: Collection[bytes] | None
+    """The canonical bytes of the keys that are asked for; None: all."""
+    shards: Iterator[_Shard]
+
+    def rows(self) -> Iterator[StateRow]:
+        """Each key of keyed state; each open window, or each row that one keeps for its function."""
+        task = self.stage.task
+        for shard in self.shards:
+            keyed = shard.stores.get("keyed")
+            if keyed is not None and task.keyed is not None:
+                ttl = {name: round(seconds(length) * 1_000_000) for name, length in task.keyed.ttl.items()}
+                yield from keyed_states(keyed, self.wanted, Live(ttl, shard.clock))
+            if task.window is not None:
+                for row in records(_open_windows(self.stage, shard)):
+                    if self.wanted is None or _key_of(self.stage, row) in self.wanted:
+                        yield row
+
+    def held(self) -> Iterator[Held]:
+        """How much that is, part by part: all of it is the sum."""
+        task = self.stage.task
+        if task.window is None:
+            yield from (Held(keys=1) for _ in self.rows())
+            return
+        for shard in self.shards:
+            results, kept = _open_windows(self.stage, shard), shard.stores.get("windows")
+            if not task.window.aggregate:  # a result is a row
+                window = [*(task.group_by if isinstance(task.group_by, list) else ()), "window_start", WINDOW_NUMBER]
+                names = [name for name in results.column_names if name in window]
+                yield Held(windows=len({repr(row) for row in records(results.select(names))}), rows=results.num_rows)
+            elif kept is not None:
+                rows = pc.sum(kept.scan(b"", OPEN_END)[ROWS]).as_py() or 0
+                yield Held(windows=results.num_rows, rows=rows)
+
+
 def task_state(
     settings: Settings,
     job: str,
@@ -69,8 +130,8 @@ def task_state(
     key: Sequence[object] | None = None,
     at: datetime | str | None = None,
     facts: Callable[[], Mapping[str, LinkFacts]] = dict,
-) -> Iterator[StateRow]:
-    """Read what a task keeps: of keyed state the states and timers of each key, of windows what each open one holds.
+) -> TaskState:
+    """Return what a task keeps: of keyed state the states and timers of each key, of windows what each open one holds.
 
     Each partition is read as of one commit, and no two partitions as of the same one. It is read from the log whole, which takes
     about a second for each 500,000 entries. What is asked for is checked at once, and the log is read when rows are taken.
@@ -143,8 +204,8 @@ def state_of(
     wanted: Collection[bytes] | None = None,
     at: AtTime | None = None,
     adopts: AdoptedState | None = None,
-) -> Iterator[StateRow]:
-    """Read the state of a task, given its log and how to ask for its positions.
+) -> TaskState:
+    """Return the state of a task, given its log and how to ask for its positions.
 
     Args:
         stage: the task.
@@ -156,6 +217,20 @@ def state_of(
         at: of which checkpoint; None: the state as it is.
         adopts: what it began with, if its job goes on from a checkpoint.
     """
+    return TaskState(stage, wanted, _shards(stage, link, topic, positions, check, wanted, at, adopts))
+
+
+def _shards(
+    stage: Stage,
+    link: Link,
+    topic: StateTopic,
+    positions: Callable[[], Mapping[Partition, Position | None]],
+    check: Callable[[], None],
+    wanted: Collection[bytes] | None,
+    at: AtTime | None,
+    adopts: AdoptedState | None,
+) -> Iterator[_Shard]:
+    """Those that hold the wanted keys. See :func:`state_of`."""
     found = _asked(stage, positions, check)
     first = stage.ingress[0].topic
     if at is not None:
@@ -178,7 +253,7 @@ def state_of(
             found = _asked(stage, positions, check)
             if at is not None:
                 refuse_unknown(stage, found, *at)
-        yield from _rows(stage, number, stores, wanted, _clock(found, number) if at is None else at.time)
+        yield _Shard(number, stores, _clock(found, number) if at is None else at.time)
 
 
 def _asked(
@@ -307,27 +382,12 @@ def _up_to(mark: Mark, link: Link, number: int, messages: Iterable[Logged]) -> I
     return itertools.takewhile(lambda message: about(message, where).seq <= mark.seq, messages)
 
 
-def _rows(
-    stage: Stage, number: int, stores: Stores, wanted: Collection[bytes] | None, clock: int
-) -> Iterator[StateRow]:
-    keyed = stores.get("keyed")
-    if keyed is not None and stage.task.keyed is not None:
-        ttl = {name: round(seconds(length) * 1_000_000) for name, length in stage.task.keyed.ttl.items()}
-        yield from keyed_states(keyed, wanted, Live(ttl, clock))
-    if stage.task.window is not None:
-        yield from _open_windows(stage, number, stores, wanted)
-
-
-def _open_windows(
-    stage: Stage, number: int, stores: Stores, wanted: Collection[bytes] | None
-) -> Iterator[dict[str, Any]]:
+def _open_windows(stage: Stage, shard: _Shard) -> pa.Table:
     """What the windows of a shard would give if the input ended now."""
-    asked = Asked(number, stores, (), END, END, time.time_ns() // 1000)
+    asked = Asked(shard.number, shard.stores, (), END, END, time.time_ns() // 1000)
     (answer,) = WindowOperator(stage, _ALL).plan([asked])
     results: pa.Table = answer.results
-    for row in records(results.drop_columns([name for name in _HIDDEN if name in results.column_names])):
-        if wanted is None or _key_of(stage, row) in wanted:
-            yield row
+    return results.drop_columns([name for name in _HIDDEN if name in results.column_names])
 
 
 def _key_of(stage: Stage, row: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from peer.operators import Stores
 from sardonyx import ListState, MapState, State, Timer, Timers
-from sardonyx.client.task_state import AtTime, state_of
+from sardonyx.client.task_state import AtTime, TaskState, state_of
 from sardonyx.core.checkpoints import complete
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
@@ -276,7 +276,7 @@ def test_the_client_reads_the_state_at_a_time() -> None:
 
     def shown(minute: int) -> list[tuple[int, float]]:
         at = AtTime((100 * MINUTE) + minute * MINUTE, MINUTE)
-        found = list(state_of(peer.stage, link, Rows(peer), positions, lambda: None, None, at))
+        found = list(state_of(peer.stage, link, Rows(peer), positions, lambda: None, None, at).rows())
         return [(row["hits"], row["sum"]) for row in found]
 
     # At 6,240 s the window from 6,210 s on is open, with the rows of 6,210, 6,220 and 6,230 s.
@@ -285,3 +285,26 @@ def test_the_client_reads_the_state_at_a_time() -> None:
         shown(60)
     assert raised.value.code == "SX-CHECKPOINT-UNKNOWN"
     assert "the last ones are" in raised.value.cause
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session", "everything", "rows"])
+def test_the_client_counts_open_windows_and_their_rows(kind: str) -> None:
+    """Each row once, also where a window keeps its rows for a function, or where windows overlap."""
+    window = WindowSpec(kind="tumbling", size="90 s") if kind == "rows" else WINDOWS[kind]
+    peer = OnMinutes(window)
+    rows = [{"user": user, "at": 100 * MINUTE + n * SECOND, "ms": 1.0} for n in range(7) for user in "ab"]
+    peer.give(rows[:9], NEVER)
+    peer.give(rows[9:], NEVER)
+    first = peer.stage.ingress[0].topic
+    link = next(link for link in peer.stage.egress if link.kind == "state")
+
+    def state() -> TaskState:
+        found = {place: position for place, position in peer.positions.items() if place.topic == first}
+        return state_of(peer.stage, link, Rows(peer), lambda: found, lambda: None)
+
+    held = list(state().held())
+    shown = list(state().rows())
+    assert sum(each.rows for each in held) == len(rows)
+    windows = {(row.get("user"), row.get("window_start")) for row in shown}
+    assert sum(each.windows for each in held) == len(windows)
+    assert {each.keys for each in held} == {0}

@@ -21,8 +21,9 @@ from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import Call, local
 from sardonyx.cli.files import write_lines
 from sardonyx.cli.purge_commands import _purge
-from sardonyx.client.ids import find_job, find_peer, name_taken, new_id
+from sardonyx.client.ids import find_job, find_peer, name_taken, new_id, superseded_attempts
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.notes import JobNote
 from tests.waiting import PATIENCE
 
 COMMANDS = [
@@ -261,6 +262,18 @@ def test_a_job_is_found_by_id_prefix_or_name() -> None:
     assert find_job("flights", names, set(), {"flights-aaaaaa": 2.0}) == "flights-bbbbbb"
     assert find_job("flights", names, set(), since, refused={"flights-aaaaaa"}) == "flights-bbbbbb"
     assert find_job("rides", names, set(), since, refused={"rides-cccccc"}) == "rides-cccccc"
+
+
+def test_failed_attempts_do_not_pile_up_under_a_name() -> None:
+    """One that failed before anything was created is left out when users have submitted the name again; the last is not."""
+    ran = JobNote("flights", "failed", 1, submitted_at=1.0, links="gone")
+    first = JobNote("flights", "failed", 2, submitted_at=2.0)
+    last = JobNote("flights", "failed", 3, submitted_at=3.0)
+    other = JobNote("rides", "failed", 4, submitted_at=1.0)
+    notes = {"a": ran, "b": first, "c": last, "d": other}
+    assert superseded_attempts(notes) == {"b"}
+    works = JobNote("flights", "running", 5, submitted_at=4.0)
+    assert superseded_attempts({**notes, "e": works}) == {"b", "c"}
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,12 @@ def test_each_order_has_the_price_of_its_time_and_soon(seed: int, sardonyx_clock
     run.give("prices", [{"sku": sku, "at": at.isoformat(), "price": price} for sku in SKUS for at, price in known[sku]])
     expected = []
     for n in range(40):
-        if rng.random() < 0.2:
-            known[sku := rng.choice(SKUS)].append((now, n))
-            run.give("prices", [{"sku": sku, "at": now.isoformat(), "price": n}])
+        if n % 5 == 0:
+            known[changed := rng.choice(SKUS)].append((now, n))
+            run.give("prices", [{"sku": changed, "at": now.isoformat(), "price": n}])
         sku, at = rng.choice(SKUS), now - timedelta(seconds=rng.randrange(120))
+        if n % 10 == 9:  # whatever the seed, some orders have a price that has changed
+            sku, at = changed, now
         run.give("orders", [{"sku": sku, "at": at.isoformat(), "n": n}])
         expected.append((n, max(entry for entry in known[sku] if entry[0] <= at)[1]))
         run.advance(30)

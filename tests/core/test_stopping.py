@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from coordinator.core.decide import decide
@@ -17,6 +16,7 @@ from sardonyx import Count, Job, event_time, files, kafka, sql, tumbling
 from sardonyx.cli.job_commands import _ask_to_stop
 from sardonyx.client.client import Client
 from sardonyx.client.stopping import Stop, check_stop, goes_on_by, held_by
+from sardonyx.client.task_state import Held
 from sardonyx.core.clocks import END, SourceClock
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import OLDEST_RULES, RULES, JobStopped, JobSubmitted, LinkFacts, LinksCreated
@@ -108,40 +108,22 @@ def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
         def spec(self) -> JobSpec:
             return job()
 
-        def state(self, task: str) -> Iterator[dict[str, int]]:
+        def held(self, task: str) -> Iterator[Held]:
             assert task == "count"
-            return ({"n": n} for n in range(1_200))
+            return iter([Held(windows=1_000, rows=9_000), Held(windows=200, rows=224)])
 
     class Unread(Handle):
-        def state(self, task: str) -> Iterator[dict[str, int]]:
+        def held(self, task: str) -> Iterator[Held]:
             raise SardonyxError("SX-STATE-NONE", f"the state of {task} is not a log in Kafka")
 
-    assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows"}
+    class Empty(Handle):
+        def held(self, task: str) -> Iterator[Held]:
+            return iter(())
+
+    assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows with 9,224 rows"}
     assert held_by(cast("Any", Handle()), seconds=0) == {}
     assert held_by(cast("Any", Unread())) == {}
-
-
-def all_rows(rows: pa.Table) -> pa.Table:
-    """A function over windows."""
-    return rows
-
-
-def test_windows_that_keep_their_rows_are_counted_with_these() -> None:
-    """Their state is shown row by row. A row is no window."""
-    made = Job("hits", partitions=1)
-    read = made.input("read", kafka("hits", schema=SCHEMA, start="earliest"), time=event_time("at"))
-    made.output("write", kafka("out"), after=made.window("all", tumbling("1 min"), after=read, fn=all_rows))
-    spec = made.spec()
-
-    class Handle:
-        def spec(self) -> JobSpec:
-            return spec
-
-        def state(self, task: str) -> Iterator[dict[str, int]]:
-            assert task == "all"
-            return ({"n": n, "window_start": n // 100} for n in range(1_200))
-
-    assert held_by(cast("Any", Handle())) == {"all": "12 open windows with 1,200 rows"}
+    assert held_by(cast("Any", Empty())) == {"count": "0 open windows with 0 rows"}
 
 
 POINT = CheckpointPoint(60_000_000, {"read": {"hits": [7]}}, {"count": [(0, 0, 0)]})

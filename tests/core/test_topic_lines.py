@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sardonyx.cli.app import app
-from sardonyx.cli.topic_lines import opened, records
+from sardonyx.cli.files import opened
+from sardonyx.cli.topic_lines import records
 from sardonyx.core.errors import SardonyxError
 
 
@@ -84,9 +85,12 @@ def test_a_line_that_makes_no_record_is_named(line: bytes, key: str | None, said
 def test_standard_input_is_a_file_like_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """``-`` names it; another name is a file that must be there."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
-    with opened("-") as lines:
+    with opened("-", "SX-LINES-FILE", "name one") as lines:
         assert [*lines] == [b"x\n"]
-    with pytest.raises(SardonyxError, match="SX-LINES-FILE"), opened(str(tmp_path / "none.jsonl")):
+    with (
+        pytest.raises(SardonyxError, match="SX-LINES-FILE"),
+        opened(str(tmp_path / "none"), "SX-LINES-FILE", "name one"),
+    ):
         pass
 
 
