@@ -37,7 +37,7 @@ from sardonyx.core.events import (
 )
 from tests.sizes import as_asked
 
-HISTORIES = as_asked(90, whole=600)
+HISTORIES = as_asked(90, whole=300)
 BATCHES = 4
 MOST_TO_REACH = 1_000
 """Histories until everything has occurred: of 60 seeds the median needs 24, the worst 91. No seconds: a machine may be busy."""

@@ -153,7 +153,7 @@ def rows_of(run: ClockedRun, wanted: set[bytes] | None = None) -> list[dict[str,
     def positions() -> dict[Partition, Any]:
         return {Partition(first, number): task.positions.get(Partition(first, number)) for number in range(3)}
 
-    found = list(state_of(task.stage, link, StateLog(engine.topics, link), positions, lambda: None, wanted))
+    found = list(state_of(task.stage, link, StateLog(engine.topics, link), positions, lambda: None, wanted).rows())
     assert all(isinstance(row, dict) for row in found)
     return sorted(found, key=lambda row: (row["window_start"], row["user"], row["n"]))
 

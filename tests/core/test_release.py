@@ -56,7 +56,7 @@ def test_all_windows_have_closed_by_the_clock_that_is_told(window: WindowSpec, c
     if combined and not combines(window):
         return
     rng = random.Random(seed)
-    for _ in range(histories(8, whole=40)):
+    for _ in range(histories(8, whole=20)):
         rows = rows_at([rng.randint(0, 200) for _ in range(rng.randint(1, 8))])
         given = combine(rows, times(rows), window, ["key"]) if combined else rows
         store = MemoryStore(entry_schema(window, ["key"], given.schema))
@@ -100,7 +100,7 @@ def test_a_row_of_a_join_makes_no_result_after_the_clock_that_is_told(within: ob
     """Whatever row of the other side still comes in time: it pairs with none of the batch."""
     rng = random.Random(seed)
     join = RelationSpec(kind="join", left="a", right="b", within=within, how=how, grace="2 s")  # type: ignore[arg-type]
-    for _ in range(histories(8, whole=40)):
+    for _ in range(histories(8, whole=20)):
         store = MemoryStore(SCHEMA)
         shard = JoinShard(join, (["key"], ["key"]), store, (times, times))
         side = rng.choice([LEFT, RIGHT])

@@ -192,7 +192,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_spark")
-@pytest.mark.parametrize("seed", range(histories(1, whole=5)))
+@pytest.mark.parametrize("seed", range(histories(1, whole=3)))
 def test_jobs_with_other_numbers_of_partitions_give_what_one_job_gives(seed: int) -> None:
     """Three jobs follow each other, and each has another number of partitions. Together they give what one gives that was never
     stopped. Peers crash.

@@ -199,7 +199,7 @@ class Shard(Machine):
         """What is shown, given the positions that are there when they are asked for."""
         asked = iter(positions)
         log = log or StateLog(self.topics, self.link)
-        found = list(state_of(self.stage, self.link, log, lambda: next(asked), check, wanted))
+        found = list(state_of(self.stage, self.link, log, lambda: next(asked), check, wanted).rows())
         assert all(isinstance(row, KeyState) for row in found)
         return {row.key[0]: row.states for row in found}
 
@@ -302,7 +302,7 @@ def test_a_job_that_ends_while_its_positions_are_asked_for_is_gone() -> None:
             shard.shows(positions, check=ends_after(0), wanted={canonical("u")})
     for check, code in ((ends_after(0), "SX-STATE-GONE"), (ends_after(1), "SX-KAFKA-REFUSED")):
         with pytest.raises(SardonyxError, match=code):
-            list(state_of(shard.stage, shard.link, StateLog(shard.topics, shard.link), refused, check))
+            list(state_of(shard.stage, shard.link, StateLog(shard.topics, shard.link), refused, check).rows())
     for second in ({}, going):
         with pytest.raises(SardonyxError, match="SX-STATE-GONE"):
             shard.shows(going, second, check=ends_after(1), log=Trimmed(shard, 1))

@@ -34,7 +34,7 @@ from tests.simulation.verdict import Stuck
 from tests.simulation.world import World
 from tests.sizes import histories
 
-HISTORIES = histories(16, whole=200)
+HISTORIES = histories(16, whole=120)
 SHARES = histories(1, whole=8)
 """Tests over which they are spread: several processes run them."""
 VICTIM = "j0"

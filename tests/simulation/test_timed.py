@@ -14,7 +14,7 @@ from tests.simulation.simulate import drawn, noticed, played, share, world_of
 from tests.sizes import histories
 
 FIRST = int(os.environ.get("SARDONYX_SIMULATE_FIRST", "0"))
-HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(20, whole=80))
+HISTORIES = int(os.environ.get("SARDONYX_SIMULATE_TIMED") or histories(20, whole=50))
 """Half as many of other kinds, and a fifth of jobs that go back or are stopped. ``make simulate KIND=clocks SEEDS=10000`` plays
 any number.
 """
