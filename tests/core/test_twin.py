@@ -54,7 +54,7 @@ from sardonyx.core.spec import JobSpec
 from sardonyx.core.untouched import untouched
 from tests.sizes import ALL, histories
 
-HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES") or histories(40, whole=100))
+HISTORIES = int(os.environ.get("SARDONYX_TWIN_HISTORIES") or histories(40, whole=60))
 BATCHES = 4
 MOST_TO_SHOW = 5_000
 

@@ -33,7 +33,7 @@ from tests.core.test_going_back import job_run, resumed
 from tests.sizes import as_asked, histories
 
 SEED = int(os.environ.get("SARDONYX_SEED", "20261130"))
-HISTORIES = as_asked(25, whole=60)
+HISTORIES = as_asked(25, whole=30)
 COUNT = {"hits": AggregateSpec(of="count"), "ids": AggregateSpec(of="collect", column="id")}
 KINDS: dict[str, WindowSpec] = {
     "tumbling": WindowSpec(kind="tumbling", size=10, aggregate=COUNT),
