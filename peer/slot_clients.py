@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from peer.position_keeper import PositionKeeper
 from peer.prepared_task import PreparedTask
 from queues.group_clocks import GroupClocks
+from queues.quiet_times import OF_PROCESS
 from queues.reader import Reader
 from queues.transaction import TransactionalWriter
 from sardonyx.core.graph import is_endless
@@ -61,6 +62,7 @@ def open_clients(work: PreparedTask, elect: Callable[[str, str], str], store: Po
         lineage=work.sources is not None,
         most_rows=work.most_rows,
         bounded=work.bounded,
+        quiet_times=OF_PROCESS,
     )
     try:
         growing = [link.topic for link in work.stage.ingress if is_endless(link)]

@@ -177,6 +177,9 @@ class HeldPartition:
     """The same of the sources; None: the job does not keep its lineage."""
     quiet_since: float | None = field(init=False, default=None)
     """Since when nothing was at hand. None: something was, or the task has not looked since."""
+    quiet_before: float | None = None
+    """Since when an earlier reader had found nothing at the offset where reading begins. It counts if the broker has nothing
+    there now either."""
     markers: Markers = field(init=False)
     """Of shards that compute together: those that have come since reading began here."""
     leader_stops: bool = field(init=False, default=False)
@@ -234,8 +237,9 @@ class HeldPartition:
         )
 
     def quiet_for(self, now: float, *, buffered: bool) -> float:
-        """For how many seconds nothing was at hand, as far as these calls have seen. The reader sets ``quiet_since`` back when
-        rows come, and when it has not asked for a while. Time in which it had rows that were not processed yet does not count.
+        """For how many seconds nothing was at hand, as far as these calls and those of earlier readers have seen. The reader
+        calls :meth:`disturb` when rows come, and when it has not asked for a while. Time in which it had rows that were not
+        processed yet does not count.
 
         Args:
             now: seconds, by a clock that only goes forwards.
@@ -244,8 +248,13 @@ class HeldPartition:
         if not self.at_end or self.later or buffered or self.to_commit:
             self.quiet_since = None
         elif self.quiet_since is None:
-            self.quiet_since = now
+            self.quiet_since = now if self.quiet_before is None else self.quiet_before
+            self.quiet_before = None
         return 0.0 if self.quiet_since is None else now - self.quiet_since
+
+    def disturb(self) -> None:
+        """Rows have come, or may have: how long nothing was at hand counts anew."""
+        self.quiet_since = self.quiet_before = None
 
     def commit_point(self) -> Position:
         """The position to commit with what was read so far; the counts are still those of the last commit."""

@@ -32,6 +32,7 @@ from queues.group_watch import GroupWatch
 from queues.lost import ReaderLost
 from queues.membership import AssignmentAudit, leave, open_consumer, requires_copartitioning
 from queues.outside import outside
+from queues.quiet_times import QuietTimes
 from queues.read_buffer import runs
 from queues.reading import Reading
 from sardonyx.core.errors import SetupError
@@ -75,6 +76,7 @@ class Reader(Reading):
         bounded: the job ends.
         recover: for an output that keeps positions itself. It takes Kafka's committed positions and returns the
             output's. The reader calls it whenever it gets partitions, and from :meth:`recover`.
+        quiet_times: those that this reader shares with others of its process; None: its own.
         runtime: time.
     """
 
@@ -92,12 +94,14 @@ class Reader(Reading):
         lineage: bool = False,
         most_rows: int = 0,
         bounded: bool = False,
+        quiet_times: QuietTimes | None = None,
         runtime: Runtime = REAL,
     ) -> None:
         super().__init__(links, elect, batch_rows, timed=timed, lineage=lineage, most_rows=most_rows, runtime=runtime)
         self._settings = settings
         self._name = group
         self._recover = recover
+        self._quiet_times = QuietTimes() if quiet_times is None else quiet_times
         self._paused = False
         self._polled_at = runtime.now()
         self._closing = False
@@ -266,14 +270,19 @@ class Reader(Reading):
 
     def quiet(self, limits: Mapping[str, float]) -> set[Partition]:
         self._look_at_the_time()  # the process may have been stopped within its last poll
-        return super().quiet(limits)
+        found = super().quiet(limits)
+        for partition, held in self._held.items():
+            if held.quiet_since is not None:
+                self._quiet_times.keep(self._name, partition, held.standing.offset, held.quiet_since)
+        return found
 
     def _look_at_the_time(self) -> None:
         """No partition is quiet that this reader does not ask for rows."""
         now = self._runtime.now()
         if self._paused or now - self._polled_at > _UNASKED:
             for held in self._held.values():
-                held.quiet_since = None
+                if held.at_end:  # else the broker is still to say whether it has rows
+                    held.disturb()
         self._polled_at = now
 
     def _throttle(self) -> None:
@@ -388,6 +397,9 @@ class Reader(Reading):
         starts: list[TopicPartition] = []
         for partition, start in self._asked(partitions).items():
             starts.append(TopicPartition(partition.topic, partition.number, self._begin(partition, start)))
+            held = self._held.get(partition)
+            if held is not None:
+                held.quiet_before = self._quiet_times.since(self._name, partition, held.standing.offset)
         (consumer.assign if self._copartitioned else consumer.incremental_assign)(starts)
         # New partitions must get the same state, paused or not, as those held. Call resume too: the client remembers
         # that a partition was paused when it left, and would deliver nothing from it after its return.

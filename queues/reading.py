@@ -257,7 +257,7 @@ class Reading:
         if held is None or held.past_end:
             return
         held.at_end = False
-        held.quiet_since = None
+        held.disturb()
         link, facts = self._links[partition.topic]
         if link.has_sentinels:
             splits = link.kind == "splits"

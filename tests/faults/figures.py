@@ -13,6 +13,9 @@ from sardonyx.client.change import revisions
 from sardonyx.client.job_handle import JobHandle
 from tests.faults.cluster import GROUP, Cluster
 
+Slot = tuple[object, object, object]
+"""A job, a task, and the slot's number."""
+
 
 def spread(seconds: list[float]) -> dict[str, float | int]:
     if not seconds:
@@ -36,19 +39,44 @@ def _decided(cluster: Cluster, kind: str) -> dict[str, float]:
 def zombie_commits(cluster: Cluster, stale: list[tuple[str, float]]) -> int:
     """Commits that processes asked for after they woke up, and got, for peers that had been decided to be dead before.
 
-    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's.
+    What was asked for before may be answered, or told of, after they woke up: that was no commit of a zombie's. Nor is a batch
+    that was asked for before another peer had opened its slot. Kafka fences the zombie at that moment, which may be long after
+    the death where brokers are away, and the successor reads the positions after it.
     """
-    died = _decided(cluster, "died")
+    died, opened = _decided(cluster, "died"), _opened(cluster)
     found = 0
     for name, woke in stale:
         asked: dict[str, float] = {}
+        slots: dict[str, tuple[Slot, float]] = {}
         for line in cluster.lines(name):
             peer = str(line.get("peer"))
-            if line.get("event") == "commit_requested":
+            if line.get("event") == "task_accepted":
+                slots[peer] = _slot(line), _at(line)
+            elif line.get("event") == "commit_requested":
                 asked[peer] = _at(line)
-            elif line.get("event") in ("batch_committed", "task_sealed") and asked[peer] > woke:
-                found += died.get(peer, woke) < woke
+            elif line.get("event") in ("batch_committed", "task_sealed") and asked[peer] > woke > died.get(peer, woke):
+                slot, since = slots[peer]
+                taken = min((at for who, at in opened.get(slot, ()) if who != peer and at > since), default=math.inf)
+                found += line["event"] == "task_sealed" or taken < asked[peer]
     return found
+
+
+def _opened(cluster: Cluster) -> dict[Slot, list[tuple[str, float]]]:
+    """By slot, which peers have opened it, and when by their logs: when they were given the first partitions after that."""
+    found: dict[Slot, list[tuple[str, float]]] = {}
+    for log in cluster.folder.glob("peer*.log"):
+        accepted: dict[str, Slot] = {}
+        for line in cluster.lines(log.stem):
+            peer = str(line.get("peer"))
+            if line.get("event") == "task_accepted":
+                accepted[peer] = _slot(line)
+            elif line.get("event") in ("partitions_assigned", "commit_requested") and peer in accepted:
+                found.setdefault(accepted.pop(peer), []).append((peer, _at(line)))
+    return found
+
+
+def _slot(line: dict[str, Any]) -> Slot:
+    return line["job"], line["task"], line["slot"]
 
 
 def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
@@ -56,7 +84,7 @@ def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
     others stayed, and while a peer was leaving in order, for which the group has rounds of its own.
     """
     died, left = _decided(cluster, "died"), sorted(_decided(cluster, "leave").values())
-    holders: dict[tuple[object, object, object], str] = {}
+    holders: dict[Slot, str] = {}
     taken: dict[tuple[str, object, object], float] = {}
     lines = [line for log in cluster.folder.glob("peer*.log") for line in cluster.lines(log.stem) if "task" in line]
     calm: list[float] = []
@@ -64,7 +92,7 @@ def takeovers(cluster: Cluster) -> tuple[list[float], list[float]]:
     for line in sorted(lines, key=_at):
         who, job, task = str(line.get("peer")), line.get("job"), line["task"]
         if line.get("event") == "task_accepted":
-            slot = job, task, line["slot"]
+            slot = _slot(line)
             if died.get(holders.get(slot, ""), math.inf) < _at(line):
                 taken[who, job, task] = _at(line)
             holders[slot] = who

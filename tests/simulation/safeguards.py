@@ -20,6 +20,7 @@ from peer.shards import Shards
 from peer.state_keeper import TopicKeeper
 from queues.batch import HeldPartition
 from queues.messages import CLOCK_HEADER, Outgoing
+from queues.quiet_times import QuietTimes
 from sardonyx.core import progress
 from sardonyx.core.checkpoints import Checkpoints
 from sardonyx.core.clocks import END, SourceClock, Stating, task_clock
@@ -118,6 +119,16 @@ def _late_by_the_batch(patch: Patch) -> None:
 def _idle_after_a_stop(patch: Patch) -> None:
     """Time in which a process was stopped counts as time in which nothing came."""
     patch.setattr(queues.reader, "_UNASKED", 1e9)
+
+
+def _quiet_whatever_came_since(patch: Patch) -> None:
+    """A partition counts as quiet from when an earlier reader found nothing, although rows have come since."""
+
+    def since(times: QuietTimes, group: str, partition: Partition, _offset: int) -> float | None:
+        known = times._known.get((group, partition))
+        return None if known is None else known.since
+
+    patch.setattr(QuietTimes, "since", since)
 
 
 # --- State ------------------------------------------------------------------------------------------------------------
@@ -402,6 +413,7 @@ SAFEGUARDS = [
     Safeguard(_stated_before_the_rows, 0, "comes after it"),
     Safeguard(_late_by_the_batch, 3, "late rows, not"),
     Safeguard(_idle_after_a_stop, 55, "is called idle"),
+    Safeguard(_quiet_whatever_came_since, 55, "s after a row"),
     Safeguard(_closed_with_more_to_do, 24, "windows that are closed"),
     Safeguard(_state_kept_over_takeovers, 6, "the state went from"),
     Safeguard(_batches_of_former_assignments, 44, "rows were read"),

@@ -18,6 +18,7 @@ from peer.step_timer import StepTimer
 from peer.timekeeper import Timekeeper
 from queues.group_clocks import GroupClocks
 from queues.lost import ReaderLost
+from queues.quiet_times import QuietTimes
 from queues.reader import Reader
 from sardonyx.core.clocks import SourceClock
 from sardonyx.core.events import LinkFacts
@@ -122,11 +123,13 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     return client
 
 
-def opened(clock: Clock) -> Reader:
+def opened(clock: Clock, quiet_times: QuietTimes | None = None) -> Reader:
     link = Link("in", TOPIC, "input", "in", "count")
     settings = Settings.model_construct()
     links = {"in": (link, LinkFacts(2))}
-    return Reader(settings, "g", "slot-0", links, lambda *_: BOUND_END, 2, timed=True, runtime=clock)
+    return Reader(
+        settings, "g", "slot-0", links, lambda *_: BOUND_END, 2, timed=True, quiet_times=quiet_times, runtime=clock
+    )
 
 
 @pytest.fixture
@@ -212,6 +215,76 @@ def test_a_partition_is_not_quiet_while_it_is_not_fetched(reader: Reader, client
     reader.poll(0)
     assert reader.quiet(LIMIT) == set()
     assert OTHER in passes(reader, clock, 5.5)
+
+
+class Turns:
+    """Peers of one process that have the partitions for a second each, and then let other tasks have their turn."""
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self.client, self.clock, self.quiet_times = client, clock, QuietTimes()
+        self.committed: dict[int, int] = {0: 0, 1: 0}
+        client.committed = lambda places, timeout: [  # type: ignore[method-assign]
+            TopicPartition(TOPIC, place.partition, self.committed[place.partition] or -1001) for place in places
+        ]
+
+    def begin(self, *rows: int) -> Reader:
+        """A peer has its turn; these partitions have a row each that is still to be read."""
+        reader = opened(self.clock, self.quiet_times)
+        self.client.give(0, 1)
+        for number, offset in self.committed.items():
+            if number in rows:
+                self.client.waiting.append(Record(TOPIC, number, offset, b"x"))
+            self.client.waiting.append(end_of_partition(TOPIC, number, offset + (number in rows)))
+        while self.client.waiting:
+            reader.poll(0)
+        return reader
+
+    def commit(self, reader: Reader) -> None:
+        positions = reader.cut(10).positions
+        reader.committed(positions)
+        self.committed |= {partition.number: position.offset for partition, position in positions.items()}
+
+    def run(self, *rows: int) -> set[Partition]:
+        """A whole turn, and two seconds until the next. What was quiet at its end."""
+        reader = self.begin(*rows)
+        self.commit(reader)
+        found = passes(reader, self.clock, 1.0)
+        self.client.take(0, 1)
+        self.clock.passed += 2.0
+        return found
+
+
+def test_a_partition_without_rows_is_quiet_although_peers_take_turns(client: Client, clock: Clock) -> None:
+    """Each peer has it for a shorter time than after which it is to be quiet."""
+    turns = Turns(client, clock)
+    assert [turns.run(), turns.run(), turns.run()] == [set(), set(), {ONE, OTHER}]
+
+
+def test_a_row_that_came_between_two_turns_makes_its_partition_busy_again(client: Client, clock: Clock) -> None:
+    turns = Turns(client, clock)
+    turns.run()
+    turns.run(0)
+    assert turns.run() == {OTHER}
+    assert turns.run() == {ONE, OTHER}
+
+
+def test_a_row_that_another_process_has_read_makes_its_partition_busy_again(client: Client, clock: Clock) -> None:
+    """It has moved the committed position, and nothing else is seen of it here."""
+    turns = Turns(client, clock)
+    turns.run()
+    turns.committed[0] = 1
+    turns.run()
+    assert turns.run() == {OTHER}
+
+
+def test_a_turn_in_a_process_that_was_stopped_does_not_count_what_was_before(client: Client, clock: Clock) -> None:
+    """After its stop rows may wait at the broker that the peer has not asked for."""
+    turns = Turns(client, clock)
+    turns.run()
+    reader = turns.begin()
+    clock.passed += 60.0
+    reader.poll(0)
+    assert reader.quiet(LIMIT) == set()
 
 
 def test_assignments_of_two_readers_have_different_numbers(reader: Reader, client: Client) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,7 @@ from peer.prepared_task import PreparedTask
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from peer.timekeeper import Timekeeper
+from queues.quiet_times import QuietTimes
 from sardonyx.core import link_counts, node_paths
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
@@ -155,6 +156,9 @@ class TimedKafka(SimKafka):
 class TimedRunner(SimRunner):
     """A peer's work, by the product's own loop."""
 
+    quiet_times: QuietTimes = field(default_factory=QuietTimes)
+    """Those of the process."""
+
     def prepare(self, zk: ZooKeeperSession, peer: str, assignment: Assignment) -> Any:
         self.runtime.sleep(self.kafka.sim.rng.random() * self.trouble.slow)
         spec = zk.read(node_paths.job_spec(assignment.job))
@@ -247,6 +251,7 @@ class TimedRunner(SimRunner):
                 work.stage.task.rows_per_batch,
                 timed=work.timed,
                 lineage=work.sources is not None,
+                quiet_times=self.quiet_times,
                 runtime=self.runtime,  # type: ignore[arg-type]
             )
         clients = SlotClients(reader, writer, SimClocks(broker, group))  # type: ignore[arg-type]
