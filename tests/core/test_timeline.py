@@ -91,7 +91,7 @@ def test_peers_that_die_together_do_not_go_on_for_each_other() -> None:
 
 
 def test_a_task_is_resumed_by_the_first_peer_on_it_and_other_places_are_filled_later() -> None:
-    """Two peers of a task die together. With the first new peer the task works again; the second place is no outage after that."""
+    """Two peers of a task die together. With the first new peer the task works again; the second place is no outage then."""
     events: list[AnyEvent] = [*(PeerBorn(at=9.0, peer=peer) for peer in "abcd"), *BEGIN[1:3]]
     events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
     events += [PeerDied(at=15.0, peer="a"), PeerDied(at=15.01, peer="c")]
