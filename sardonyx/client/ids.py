@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
 
-from sardonyx.core.errors import SardonyxError
+from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.notes import JobNote
 from sardonyx.core.text import counted, near, plural
 from sardonyx.core.version import VERSION
@@ -105,6 +105,17 @@ def job_gone(job: str) -> SardonyxError:
         "coordinator could not read its submission. What a job has written stays",
         fix=f"run `sardonyx job explain {job}`, which says which of these it was, if it was not long ago; look at the "
         "coordinator's log for submissions that it could not read",
+        where={"job": job},
+    )
+
+
+def not_ended(job: str, status: str, waited: float, why: str | None) -> Interrupted:
+    """Make the error for a job that has not ended in time. ``why``: what it waits for, if anything."""
+    return Interrupted(
+        "SX-JOB-TIMEOUT",
+        f"job {job} has not ended within {waited:g} s; it is {status} and continues",
+        cause=why or "it is still at work",
+        fix=f"wait longer, look at it (`sardonyx job show {job}`), or end it (`sardonyx job kill {job}`)",
         where={"job": job},
     )
 

@@ -32,6 +32,8 @@ HOLDING: frozenset[Code] = frozenset(
     {
         "topics-creating",
         "no-live-peers",
+        "no-tag",
+        "peers-drained",
         "peers-missing",
         "peers-too-old",
         "starved-by-unbounded-jobs",
@@ -58,3 +60,11 @@ class Why(msgspec.Struct, frozen=True):
         reasons = self.explanation.reasons
         held = next((reason.text for reason in reasons if reason.code in HOLDING), None)
         return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
+
+    @property
+    def missing_tag(self) -> str | None:
+        """The first task that no virtual peer can run as it is, by its tags, though the job runs; None: there is none."""
+        reasons = self.explanation.reasons
+        return next(
+            (reason.text for reason in reasons if reason.code in ("no-tag", "peers-drained") and reason.task), None
+        )
