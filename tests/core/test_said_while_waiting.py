@@ -155,7 +155,8 @@ def test_to_suspend_a_job_ends_when_another_user_resumes_it() -> None:
     handle = SimpleNamespace(suspend=lambda: None, follow=follow)
     said: list[str] = []
     call = SimpleNamespace(
-        client=lambda: contextlib.nullcontext(SimpleNamespace(job=lambda _: handle)),
+        client=contextlib.nullcontext,
+        job=lambda *_: handle,
         patience=lambda _: contextlib.nullcontext(),
         say=said.append,
         put=said.append,
