@@ -374,7 +374,7 @@ class JobHandle(AsksKafka, GoesBack, Scales):
         view = self._view_of(self._sought(note), live=False)
         words = self.waiting(view, closely=lacks_peers(view))
         tagged = view.status == "running" and (self.spec().tags or any(task.tags for task in self.spec().catalog))
-        return (self._said(lambda why: why.missing_tag) if words is None and tagged else None) or words
+        return (self._said(lambda why: why.lacks) if words is None and tagged else None) or words
 
     def explain(self, *, look: bool = True) -> Why:
         """Say why the job does not run, or that it runs; see :meth:`sardonyx.client.client.Client.explain`."""
@@ -399,9 +399,10 @@ class JobHandle(AsksKafka, GoesBack, Scales):
             closely: read the log also if the view shows nothing that the job waits for, or only that it lacks peers.
         """
         words, lacks = waiting_for(view, led=view.ended or self._client.led()), lacks_peers(view)
-        paused = any(task.backing_off for task in view.tasks) and not lacks
-        closely = closely and (words is None or lacks)
-        return words if view.ended or not (paused or closely) else self._said(lambda why: why.in_short) or words
+        paused = any(task.backing_off for task in view.tasks) and not view.waits_for
+        if view.ended or not (paused or (closely and (words is None or lacks))):
+            return words
+        return self._said(lambda why: why.in_short if paused or not lacks else why.lacks) or words
 
     def _said(self, of: Callable[[Why], str | None]) -> str | None:
         """What the log says of why the job does not run."""

@@ -62,9 +62,15 @@ class Why(msgspec.Struct, frozen=True):
         return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
 
     @property
-    def missing_tag(self) -> str | None:
-        """The first task that no virtual peer can run as it is, by its tags, though the job runs; None: there is none."""
-        reasons = self.explanation.reasons
-        return next(
-            (reason.text for reason in reasons if reason.code in ("no-tag", "peers-drained") and reason.task), None
-        )
+    def lacks(self) -> str | None:
+        """What keeps the job from going on though peers may become free: there is none, a user has drained all, or none that
+        there is has the tags of a task. None: nothing does, or what is outside the log matters more.
+        """
+        if self.outside:
+            return None
+        for reason in self.explanation.reasons:
+            of_tags = reason.code == "no-tag" or (reason.code == "peers-drained" and reason.task)
+            first = reason is self.explanation.reasons[0] and reason.code in ("no-live-peers", "peers-drained")
+            if of_tags or first:
+                return reason.text
+        return None

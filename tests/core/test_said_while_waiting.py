@@ -21,7 +21,7 @@ from sardonyx.cli.job_end import Silence
 from sardonyx.cli.progress import Bars
 from sardonyx.cli.share_commands import suspend
 from sardonyx.client import resizing
-from sardonyx.client.reasons import Why
+from sardonyx.client.reasons import Outside, Why
 from sardonyx.client.stopping import not_resumable, require_resumable
 from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_notes, waiting_for
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
@@ -38,7 +38,7 @@ class Followed(Played):
 
     def __init__(self, patch: pytest.MonkeyPatch, spec: JobSpec) -> None:
         super().__init__(patch, spec)
-        self.replays = 0
+        self.replays, self.outside = 0, list[Outside]()
         zk = self.client.zk
         zk.read_many = lambda paths: {path: self.world.zk[path] for path in paths if path in self.world.zk}
         self.client.led, self.client.is_gone = lambda: True, lambda _job: False
@@ -47,7 +47,7 @@ class Followed(Played):
     def explained(self, job: str, *, look: bool) -> Why:
         assert not look
         self.replays += 1
-        return Why(explain(self.world.state, job))
+        return Why(explain(self.world.state, job), self.outside)
 
     def view_of(self, job: str, spec: Any, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, "test", job)
@@ -91,6 +91,9 @@ def test_a_job_whose_peers_are_all_drained_says_so(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Interrupted, match="SX-JOB-TIMEOUT") as caught:
         deployment.handle.await_completion(0)
     assert caught.value.cause == words
+    deployment.client.led = lambda: False  # that matters more
+    deployment.outside.append(Outside("not-led", "no coordinator leads"))
+    assert "no coordinator leads" in str(deployment.handle.waits_for())
     first = as_lines(deployment.explained("hits-1", look=False).explanation, 0.0)[2]
     assert first.startswith("    fix: `sardonyx peers undrain")
 
