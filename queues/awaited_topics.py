@@ -72,6 +72,6 @@ def refuse_missing(
             "SX-KAFKA-TOPIC-MISSING",
             f"the input topic {missing[0]!r} does not exist{near(missing[0], known - set(beside))}",
             cause=f"Kafka at {settings.kafka.bootstrap_servers} has no topic of that name",
-            fix="create it and fill it first, or correct its name in the job",
+            fix=f"create it with `sardonyx topic create {missing[0]}` and fill it, or correct its name in the job",
             where={"topic": missing[0]},
         )

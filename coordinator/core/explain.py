@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from coordinator.core.entitlement import asked_of, has_peers, needs, targets
 from coordinator.core.explanation import Code, Explanation, Holder, Reason
@@ -93,11 +93,13 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
     at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])] if who or job.pauses else []
     if job.pauses:
         return [_paused(state, name, job, [peer for peer in at_work if state.assignment(peer).task not in job.goes_on])]
+    drained = list(_drained(state, job, who=who))
     reasons = [
+        *(drained if not state.live else ()),  # nothing else helps as quickly
         *_too_old(state, job),
-        *_untagged(state, job, plan),
+        *_untagged(state, job, plan, who=who),
         *_missing(state, name, job, plan, who=who),
-        *_drained(state, job, who=who),
+        *(drained if state.live else ()),
         *_shares(state, name, job),
         *_backing_off(state, job, plan),
     ]
@@ -159,13 +161,14 @@ def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
 def _missing(state: State, name: str, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
     """Peers without which the job cannot go on."""
     revoked = list(state.by_state["revoked"])
+    if not state.live and any(state.by_state[found] for found in LIVE):
+        return  # all are drained
     if not state.free and not any(state.by_state[found] for found in ASSIGNED):
         dead = state.by_state["dead"]
         since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
-        none = "there is no virtual peer at all; is a peer daemon running?"
         yield Reason(
             code="no-live-peers",
-            text="all virtual peers are drained" if state.by_state["idle"] else none,
+            text="there is no virtual peer at all; is a peer daemon running?",
             since=max(since, job.submitted_at),
             needed=job.waits_for or None,
             free=0,
@@ -211,10 +214,24 @@ def _drained(state: State, job: Job, *, who: bool) -> Iterator[Reason]:
     """Peers that would be there if no user had taken them out."""
     there = sum(len(state.by_state[found]) for found in LIVE)
     if there > state.live and (job.waits_for or job.queued):
-        peers = [name for found in LIVE for name in state.by_state[found] if state.peers[name].drained]
+        many = there - state.live
+        which = _peers(many) if state.live else plural(many, "the only virtual peer", f"all {_peers(many)}")
+        then = plural(many, "it gets no task until it is taken", "they get no task until they are taken")
         at = f" ({plural(len(state.drained), 'host', 'hosts')} {', '.join(state.drained)})" if state.drained else ""
-        text = f"a user has drained {_peers(len(peers))}{at}: they get no task until they are taken in again"
-        yield Reason(code="peers-drained", text=text, peers=_holders(state, peers) if who else [])
+        yield Reason(
+            code="peers-drained",
+            text=f"a user has drained {which}{at}: {then} in again",
+            since=job.waits_since,
+            needed=job.waits_for or None,
+            free=state.free,
+            peers=_holders(state, _taken_out(state)) if who else [],
+        )
+
+
+def _taken_out(state: State, tags: Collection[str] = ()) -> list[str]:
+    """The peers with these tags that a user has drained."""
+    there = (name for found in LIVE for name in state.by_state[found] if state.peers[name].drained)
+    return [name for name in there if state.peers[name].kind.tags.issuperset(tags)]
 
 
 def _queued(state: State, name: str) -> Iterator[Reason]:
@@ -253,16 +270,27 @@ def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
     )
 
 
-def _untagged(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+def _untagged(state: State, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
     """Tasks that no live peer can run, or none that is idle."""
     for stage, tags in plan.tags.items():
         able = state.supply(Kind(0, tags))
         if job.tasks[stage].state == "complete" or (able and not (asks(job.tasks[stage]) and state.free)):
             continue
         if not state.fitting(Kind(0, tags)):
-            text = f"task {stage} needs a virtual peer with {plural(len(tags), 'the tag', 'the tags')} "
-            others = f"all {able} that there are have other tasks" if able else "there is none"
-            yield Reason(code="no-tag", text=f"{text}{', '.join(sorted(tags))}, and {others}", task=stage)
+            words = f"{plural(len(tags), 'the tag', 'the tags')} {', '.join(sorted(tags))}"
+            text = f"task {stage} needs a virtual peer with {words}, and "
+            drained = [] if able else _taken_out(state, tags)
+            if able:
+                text += plural(able, "the only one has another task", f"all {able} that there are have other tasks")
+                yield Reason(code="tag-busy", text=text, task=stage)
+            elif not drained:
+                yield Reason(code="no-tag", text=f"{text}there is none", task=stage)
+            elif state.live:  # otherwise the first reason says it of all peers
+                text += (
+                    f"a user has drained {plural(len(drained), 'the only one', f'all {len(drained)} that there are')}"
+                )
+                held = _holders(state, drained) if who else []
+                yield Reason(code="peers-drained", text=text, task=stage, peers=held)
 
 
 def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:

@@ -1,7 +1,7 @@
 """What went wrong with a job and how it went on, read from the log. Pure.
 
 It tells of peers that were lost, of the peers that took their places, of tasks that failed and were started again, and of
-coordinators that took over.
+coordinators that had taken over: the log holds their first entries, and not their elections, which may be minutes older.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sardonyx.core.notes import Assignment, JobNote, PeerNote
 
 Kind = Literal["died", "left", "evicted", "unanswered", "declined", "failed", "coordinator"]
 """How a peer lost its task: it died, it left, a user evicted it, it did not answer the offer, it could not run the task, or the
-task failed on it. Or: another coordinator took over."""
+task failed on it. Or: this is the first entry of another coordinator, which had taken over at some time before."""
 
 _TOGETHER = 1.0
 """Seconds within which the virtual peers of a daemon that dies are lost."""
@@ -61,7 +61,7 @@ class TimelineEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     task: str = ""
     peer: str = ""
     leader: str = ""
-    """The coordinator that took over, as ``host:pid``."""
+    """The coordinator that had taken over, as ``host:pid``: this is its first entry."""
     error: Failure | None = None
     fatal: bool = False
     """Whether the job failed because of it."""
@@ -74,7 +74,11 @@ class TimelineEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     by: str = ""
     """The peer that took the place."""
     after: float | None = None
-    """Seconds until that peer began."""
+    """Seconds until that peer began. The task did not wait for it if it had ``others``, or was resumed before."""
+    resumed_by: str = ""
+    """If the task was left without a peer, and one in another of its places was the first to work on it again: that peer."""
+    resumed_after: float | None = None
+    """Seconds until it began."""
 
 
 def timeline_of(job: str, past: Iterable[Past], *, running: bool = False) -> list[TimelineEvent]:
@@ -178,13 +182,17 @@ class Teller:
                 self._backing_off.remove(item)
 
     def _taken(self, peer: str, assignment: Assignment, decided: Decided) -> None:
-        """A peer begins to work: it takes the place of the peer that lost this slot before."""
+        """A peer begins to work: it takes the place of the peer that lost this slot before, and resumes a task that had none."""
         for place in list(self._places):
             item = place.item
-            same = (self._job, item.task, place.slot) == (assignment.job, assignment.task, assignment.slot)
-            if same and assignment.id >= item.n:
-                item.by, item.after = peer, decided.event.at - item.at
+            if (self._job, item.task) != (assignment.job, assignment.task) or assignment.id < item.n:
+                continue
+            after = decided.event.at - item.at
+            if place.slot == assignment.slot:
+                item.by, item.after = peer, after
                 self._places.remove(place)
+            elif not item.others and not item.resumed_by:
+                item.resumed_by, item.resumed_after = peer, after
 
     def _add(self, decided: Decided, kind: Kind, **fields: object) -> TimelineEvent:
         event: AnyEvent = decided.event

@@ -13,9 +13,11 @@ from sardonyx.core.units import seconds
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML, TOML or JSON file, or -.")
 ]
-JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="A job's id, the beginning of it, or its name: the latest job of that name.")
-]
+WHICH_JOB = (
+    "A job's id, the beginning of it, or its name: the job of that name that runs, or else the latest not refused."
+)
+"""What an argument that names a job means; ``docs/cli.md`` says it too."""
+JobId = Annotated[str, typer.Argument(metavar="ID", help=WHICH_JOB)]
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="DURATION", help='How long to wait, for example "60 s".')
 ]

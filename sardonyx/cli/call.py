@@ -23,7 +23,7 @@ from sardonyx.core.text import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sardonyx.client.client import Client
+    from sardonyx.client.client import Client, JobHandle
     from sardonyx.core.errors import Failure
     from sardonyx.runtime.settings import Settings
     from sardonyx.runtime.this_process import Role
@@ -112,6 +112,23 @@ class Call:
 
         with self.patience(f"ZooKeeper at {self.settings.zookeeper.hosts}"):
             return Client(settings=self.settings)
+
+    def job(self, client: Client, job: str) -> JobHandle:
+        """The job that the user means. If a name means another job than the newest attempt of that name, it says so.
+
+        Raises:
+            SardonyxError: ``SX-JOB-UNKNOWN``, ``SX-JOB-AMBIGUOUS``.
+        """
+        handle = client.job(job)
+        later = client.later_attempt(job, handle.id)
+        if later is not None:
+            from sardonyx.cli.event_text import clock
+
+            self.say(
+                f"{job} means job {handle.id}: a later attempt, {later.id}, was refused {clock(later.submitted_at)} "
+                f"({later.code}); `sardonyx job show {later.id}` shows why"
+            )
+        return handle
 
     @contextlib.contextmanager
     def patience(self, what: str) -> Iterator[None]:

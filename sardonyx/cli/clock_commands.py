@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
 
@@ -27,13 +28,13 @@ def register(app: typer.Typer) -> None:
 
 def clock(
     call: Call,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)],
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until the job has ended.")] = False,
 ) -> None:
     """Show how far each task of a job has come in event time, and what holds its clock back."""
     with call.client() as client:
-        handle = client.job(job)
+        handle = call.job(client, job)
         with call.patience("Kafka"):
             found = handle.clock()
         while True:

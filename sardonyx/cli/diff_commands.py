@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 OldJob = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="A job's id, the beginning of it, or its name; or a spec, which needs no cluster."
+        metavar="JOB",
+        help="A job's id, the beginning of it, or its name, as of `job submit --resume`; or a spec, which needs no cluster.",
     ),
 ]
 DIFFERENT = 1
@@ -90,7 +91,7 @@ def try_task(
     call.warn(loaded.warnings)
     # What functions print is no part of the answer.
     with call.client() as client, call.patience("Kafka"), contextlib.redirect_stdout(sys.stderr):
-        found = client.job(job).try_task(task, loaded, rows, show)
+        found = call.job(client, job).try_task(task, loaded, rows, show)
     if call.json:
         call.put_json(found)
     else:
@@ -150,7 +151,7 @@ def change(
         return
     what = "its peers to commit the batch in hand and leave" if at in (None, "now") else f"its clock to pass {at}"
     with call.client() as client, call.patience(what):
-        handle = client.job(job)
+        handle = call.job(client, job)
         before = handle.status(live=False).revision
         revision = handle.change(loaded, duration_of(timeout), drop=drop, drain=drain, at=at)
     if call.json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.files import write_lines
 from sardonyx.cli.report import exit_code, to_json
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.client.dead_letters import DeadLetters, Stored
     from sardonyx.client.job_handle import JobHandle
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)]
 Task = Annotated[str | None, typer.Option("--task", metavar="TASK", help="Only dead letters of this task.")]
 OneTask = Annotated[
     str | None,
@@ -44,7 +45,7 @@ def list_letters(
     call: Call,
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[JOB]", help="A job's id, the beginning of it, or its name; default: all jobs."),
+        typer.Argument(metavar="[JOB]", help=f"{WHICH_JOB} Default: all jobs."),
     ] = None,
 ) -> None:
     """List the dead letters by job and task, and how many of them are open: neither redone nor dropped."""
@@ -53,7 +54,7 @@ def list_letters(
     from sardonyx.client.dead_letters import DeadLetters
 
     with call.client() as client, call.patience("Kafka"):
-        piles = DeadLetters(client).piles(job)
+        piles = DeadLetters(client).piles(None if job is None else call.job(client, job).id)
     if call.json:
         call.put_json(piles)
     elif piles:
@@ -80,7 +81,8 @@ def show(
 
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
-        found = letters.letters(job, task, most=SHOWN + 1) if offset is None else [letters.show(job, offset, task)]
+        name = call.job(client, job).id
+        found = letters.letters(name, task, most=SHOWN + 1) if offset is None else [letters.show(name, offset, task)]
     more, found = len(found) > SHOWN, found[:SHOWN]
     if call.json:
         call.put_json(found if offset is None else found[0])
@@ -121,11 +123,12 @@ def redo(
     done: list[dict[str, str]] = []
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
+        name = call.job(client, job).id
         try:
-            for name, handle in letters.redo_each(job, task, corrected, restored=restored):
-                done.append({"task": name, "id": handle.id})
+            for each, handle in letters.redo_each(name, task, corrected, restored=restored):
+                done.append({"task": each, "id": handle.id})
                 if not call.json:
-                    _tell(call, name, handle)
+                    _tell(call, each, handle)
         except SardonyxError as error:
             if not done:
                 raise
@@ -149,7 +152,7 @@ def drop(call: Call, job: JobId, task: Task = None) -> int | None:
     done: list[dict[str, str | int]] = []
     with call.client() as client, call.patience("Kafka"):
         letters = DeadLetters(client)
-        name = client.job(job).id
+        name = call.job(client, job).id
         try:
             for each, count in letters.drop_each(name, task):
                 done.append({"task": each, "letters": count})
@@ -184,7 +187,7 @@ def export(
     def lines() -> Iterator[bytes]:
         nonlocal count
         with call.client() as client, call.patience("Kafka"):
-            for each in DeadLetters(client).each(job, task):
+            for each in DeadLetters(client).each(call.job(client, job).id, task):
                 count += 1
                 yield to_json(each).encode() + b"\n"
 

@@ -40,7 +40,7 @@ def rollback(
     """
     wait = duration_of(timeout)
     with call.client() as client, call.patience("Kafka"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         back = handle.going_back(to)
     ask(call, back, yes=yes)
     with call.client() as client, call.patience("the topics of the job to be deleted"):
@@ -86,7 +86,7 @@ def replay(
     """
     wanted: dict[str, Any] = {"with_state": with_state, "outputs": outputs, "kept": kept}
     with call.client() as client, call.patience("Kafka"):
-        planned = client.job(job).replaying(since, until, **wanted)
+        planned = call.job(client, job).replaying(since, until, **wanted)
     for line in replay_lines(planned):
         call.say(line)
     if planned.outputs == SAME:

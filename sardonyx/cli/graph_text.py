@@ -234,6 +234,8 @@ def _with_more(found: list[str], more: Sequence[str]) -> list[str]:
 
 def _time_text(time: TimeSpec) -> str:
     source = {"column": "", "kafka": "of Kafka ", "wall": "of the wall ", "ordinal": "of the number "}[time.kind]
-    words = f"time {source}in {time.column}"
+    words = f"time {source}in {time.column}{'' if time.unit is None else f' ({time.unit})'}"
     words += f", delay {time.delay}" if time.delay != "0 s" else ""
-    return words + (f", idle after {time.idle}" if time.idle else "")
+    words += f", idle after {time.idle}" if time.idle else ""
+    words += ", at rest: wall" if time.at_rest == "wall" else ""
+    return words + (f", at most {time.most_ahead} ahead" if time.most_ahead else "")

@@ -323,16 +323,12 @@ def revision_lines(made: RevisionMade) -> list[str]:
 def timeline_line(item: TimelineEvent, *, ended: bool) -> str:
     """Say in one line what happened and how the job continued. ``ended``: whether the job has ended by now."""
     if item.kind == "coordinator":
-        return f"coordinator {item.leader} took over"
+        return f"coordinator {item.leader} had taken over (its first entry in the log)"
     words = [f"peer {item.peer} {_mishap(item)}"]
     if item.fatal:
         words.append("which failed the job")
-    elif item.by:
-        again = "resumed" if not item.others else "taken up again"
-        went_on = f"{_went_on(item)}, its place " if item.others else f"task {item.task} "
-        words.append(f"{went_on}{again} by {item.by} after {duration(item.after or 0.0)}{_backoff(item)}")
-    elif item.others:
-        words.append(_went_on(item))
+    elif item.by or item.others or item.resumed_by:
+        words += _continued(item)
     elif ended:
         words.append(f"no peer took its place on task {item.task} before the job ended")
     else:
@@ -357,8 +353,18 @@ def _mishap(item: TimelineEvent) -> str:
     return f"gave task {item.task} up ({error}{count})"
 
 
-def _went_on(item: TimelineEvent) -> str:
-    return f"task {item.task} went on with {', '.join(item.others)}"
+def _continued(item: TimelineEvent) -> Iterator[str]:
+    """How the task went on, and when the place was filled: the task did not wait for that if it had, or got, another peer."""
+    filled = f"after {duration(item.after or 0.0)}{_backoff(item)}"
+    if item.others:
+        yield f"task {item.task} went on with {', '.join(item.others)}{' meanwhile' if item.by else ''}"
+    elif item.resumed_by:
+        yield f"task {item.task} resumed by {item.resumed_by} after {duration(item.resumed_after or 0.0)}"
+    else:
+        yield f"task {item.task} resumed by {item.by} {filled}"
+        return
+    if item.by:
+        yield f"and {item.by} took the place of {item.peer} {filled}"
 
 
 def _backoff(item: TimelineEvent) -> str:

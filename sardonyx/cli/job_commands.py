@@ -193,7 +193,7 @@ def _reads_again(job: JobView, topics: Mapping[str, Any], refusal: Failure | Non
 def list_jobs(
     call: Call,
     all_attempts: Annotated[
-        bool, typer.Option("--all", help="Also list attempts that failed before they began and were submitted again.")
+        bool, typer.Option("--all", help="Also list attempts that were refused before a later attempt of that name.")
     ] = False,
 ) -> None:
     """List the jobs of the deployment, the latest first."""
@@ -211,9 +211,9 @@ def list_jobs(
         call.console.print(jobs_table(shown))
         if len(shown) < len(views):
             attempts = counted(len(views) - len(shown), "attempt")
-            call.say(
-                f"{attempts} failed before anything was created, and the job was submitted again: --all lists them too"
-            )
+            them = plural(len(views) - len(shown), "it", "them")
+            verb = plural(len(views) - len(shown), "was", "were")
+            call.say(f"{attempts} {verb} refused, and a later attempt was made: --all lists {them} too")
     else:
         call.put(f"no jobs in deployment {call.settings.deployment}")
     if idle:
@@ -237,7 +237,7 @@ def show(
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
 
     with call.client() as client, call.patience("the log to be replayed"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         if changes:
             from sardonyx.client.change import revisions
 
@@ -258,8 +258,9 @@ def show(
         view = _with_lag(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short
         events = _timeline(call, handle)
+        later = client.later_attempt(job, handle.id) if call.json else None
     if call.json:
-        call.put_json({**report.as_data(view), "why": waits, "timeline": events})
+        call.put_json({**report.as_data(view), "why": waits, "timeline": events, "later_attempt": later})
         return
     call.console.print(job_headline(view))
     if waits:
@@ -339,7 +340,7 @@ def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
 def explain(call: Call, job: JobId) -> None:
     """Show why a job does not run: what is missing, which peers hold it, and since when."""
     with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
-        why = _why(client, job)
+        why = _why(call, client, job)
     found = why.explanation
     if call.json:
         call.put_json({**report.as_data(found), "outside": why.outside})
@@ -358,10 +359,10 @@ def explain(call: Call, job: JobId) -> None:
         call.put(f"  a peer that dies is noticed within {duration(call.settings.zookeeper.session_timeout)}")
 
 
-def _why(client: Client, job: str) -> Why:
+def _why(call: Call, client: Client, job: str) -> Why:
     """Why a job does not run; also of a purged job, if its whole id is given."""
     try:
-        return client.job(job).explain()
+        return call.job(client, job).explain()
     except SardonyxError as error:
         if error.code != "SX-JOB-UNKNOWN":
             raise
@@ -375,7 +376,7 @@ def await_job(call: Call, job: JobId, timeout: Timeout = None) -> int:
     """Wait until a job has ended. Exit code 0: completed or stopped, 1: failed, 3: killed, 4: timed out."""
     wait = duration_of(timeout)
     with call.client() as client:
-        return _to_end(call, client.job(job), wait)
+        return _to_end(call, call.job(client, job), wait)
 
 
 def _to_end(call: Call, handle: JobHandle, wait: float | None) -> int:
@@ -412,7 +413,7 @@ def stop(
     wait = duration_of(timeout)
     began = time.monotonic()
     with call.client() as client:
-        handle = client.job(job)
+        handle = call.job(client, job)
         before = handle.status(live=False)
         if before.ended:
             if call.json:
@@ -460,7 +461,7 @@ def _await_resumable(call: Call, client: Client, handle: JobHandle, timeout: flo
 def kill(call: Call, job: JobId) -> int:
     """Kill a job. Everything that it has committed stays."""
     with call.client() as client:
-        handle = client.job(job)
+        handle = call.job(client, job)
         before = handle.status(live=False)
         if before.ended:
             return _told(call, before, f"job {before.id} has ended already: {before.status}")

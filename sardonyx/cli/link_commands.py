@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.text import counted
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from sardonyx.client.peek import Peek
     from sardonyx.client.views import JobView
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)]
 
 
 def register(link_app: typer.Typer) -> None:
@@ -36,7 +37,7 @@ def lag(call: Call, job: JobId) -> None:
     from sardonyx.client.held_tasks import held_tasks
 
     with call.client() as client, call.patience("Kafka"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         found = handle.lag()
         view = handle.status()
         held = held_tasks(client, handle.id, found)
@@ -67,7 +68,7 @@ def audit(call: Call, job: JobId) -> int:
     from sardonyx.cli.tables import number, plain
 
     with call.client() as client, call.patience("Kafka"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         found = handle.audit()
         view = handle.status()
     if call.json:
@@ -100,7 +101,7 @@ def peek(
 ) -> None:
     """Show rows of a link, around the position of the task that reads it. Nothing is changed, and no row is taken."""
     with call.client() as client, call.patience("Kafka"):
-        found = client.job(job).peek(link, rows, partition, "end" if newest else "position")
+        found = call.job(client, job).peek(link, rows, partition, "end" if newest else "position")
     if call.json:
         call.put_json(found)
         return
@@ -148,7 +149,7 @@ def keep(
     except ValueError as error:
         raise SardonyxError("SX-USAGE", str(error), fix='write for example "1 h"') from None
     with call.client() as client, call.patience("the coordinator to process it"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         kept = handle.keep(duration)
     if call.json:
         call.put_json({"job": handle.id, "keep": kept})

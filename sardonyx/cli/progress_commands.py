@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.clock_commands import clock_text
 from sardonyx.core.errors import SardonyxError
@@ -34,11 +35,11 @@ def register(job_app: typer.Typer) -> None:
 
 def progress(
     call: Call,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)],
 ) -> None:
     """Show for each source partition how far it is read, up to where all is through the job, and what the rest waits for."""
     with call.client() as client, call.patience("Kafka"):
-        found = client.job(job).progress()
+        found = call.job(client, job).progress()
     if call.json:
         call.put_json(found)
         return
@@ -69,7 +70,7 @@ def table_of(found: JobProgress) -> Table:
 
 def trace(
     call: Call,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)],
     record: Annotated[
         str, typer.Argument(metavar="TOPIC[P]@OFFSET", help="A record of a source, such as hits[3]@4711.")
     ],
@@ -79,7 +80,7 @@ def trace(
     """
     source, partition, offset = place_of(record)
     with call.client() as client, call.patience("Kafka"):
-        found = client.job(job).trace(source, partition, offset)
+        found = call.job(client, job).trace(source, partition, offset)
     if call.json:
         call.put_json(found)
         return

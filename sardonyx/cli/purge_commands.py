@@ -53,7 +53,7 @@ def purge(
     with call.client() as client:
         kept: dict[str, int] = {}
         if age is None:
-            found = map(client.job, jobs or ())
+            found = [call.job(client, job) for job in jobs or ()]
             handles = list({handle.id: handle for handle in found}.values())  # two names may mean one job
             for handle in handles:  # all or none
                 handle.require_purgeable(with_dead_letters=with_dead_letters)

@@ -143,7 +143,7 @@ def scale(
         )
         return
     with call.client() as client, call.patience("the coordinator to process it"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         handle.scale(priority=priority, weight=weight, percentage=percentage, max_peers=max_peers)
     if call.json:
         call.put_json({"id": handle.id})
@@ -153,7 +153,7 @@ def scale(
 
 def _scale_task(call: Call, job: str, task: str, given: dict[str, int | None], timeout: str | None) -> None:
     with call.client() as client, call.patience("its peers to commit the batch in hand and leave"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         before = handle.status(live=False).revision
         revision = handle.scale_task(task, **given, timeout=duration_of(timeout))
     if call.json:
@@ -166,7 +166,7 @@ def _scale_task(call: Call, job: str, task: str, given: dict[str, int | None], t
 
 def _scale_partitions(call: Call, job: str, partitions: int, timeout: str | None) -> None:
     with call.client() as client, call.patience("its queues to be read to their end"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         before = handle.status(live=False).revision
         revision = handle.scale_partitions(partitions, duration_of(timeout))
     if call.json:
@@ -182,7 +182,7 @@ def restarted(
 ) -> None:
     """Stop a job, have another one go on from it, and tell which."""
     with call.client() as client:
-        handle = client.job(job)
+        handle = call.job(client, job)
         call.say(
             f"job {handle.id} is stopped when what it has read has gone through its tasks, and another one goes on from there; "
             f"nothing else is read meanwhile, and `sardonyx link lag {handle.id}` tells how much is left"
@@ -201,7 +201,7 @@ def suspend(call: Call, job: JobId) -> None:
     `job resume` lets it go on where it was. The coordinator keeps its positions in Kafka meanwhile.
     """
     with call.client() as client:
-        handle = client.job(job)
+        handle = call.job(client, job)
         with call.patience("the coordinator to process it"):
             handle.suspend()
         with call.patience("its peers to commit the batch in hand and leave"):
@@ -218,7 +218,7 @@ def suspend(call: Call, job: JobId) -> None:
 def resume(call: Call, job: JobId) -> None:
     """Let a suspended job have peers again: it goes on where it was."""
     with call.client() as client, call.patience("the coordinator to process it"):
-        handle = client.job(job)
+        handle = call.job(client, job)
         handle.resume()
         _tell(call, handle.status(live=False))
 

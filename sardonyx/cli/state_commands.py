@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
     from sardonyx.client.task_state import StateRow
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, the beginning of it, or its name.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help=WHICH_JOB)]
 Task = Annotated[str, typer.Argument(metavar="TASK", help="A task with keyed state or windows.")]
 At = Annotated[
     str | None,
@@ -44,7 +45,7 @@ def get(
     from sardonyx.state.look import printable
 
     with call.client() as client, call.patience("Kafka"):
-        found = [printable(row) for row in client.job(job).state(task, key or [], at=at)]
+        found = [printable(row) for row in call.job(client, job).state(task, key or [], at=at)]
     if not found:
         raise nothing_kept(task, key or [])
     if call.json:
@@ -61,7 +62,7 @@ def export(call: Call, job: Job, task: Task, *, at: At = None) -> None:
 
     count = 0
     with call.client() as client, call.patience("Kafka"):
-        for row in client.job(job).state(task, at=at):
+        for row in call.job(client, job).state(task, at=at):
             call.put(msgspec.json.encode(printable(row)).decode())
             count += 1
     call.say(f"{counted(count, 'line')} of task {task}")
@@ -70,7 +71,7 @@ def export(call: Call, job: Job, task: Task, *, at: At = None) -> None:
 def checkpoints(call: Call, job: Job) -> None:
     """List the times of which a job keeps the state of all its tasks, the newest last."""
     with call.client() as client, call.patience("Kafka"):
-        found = client.job(job).checkpoints()
+        found = call.job(client, job).checkpoints()
     if call.json:
         call.put_json(found)
         return

@@ -22,7 +22,18 @@ import structlog
 
 from sardonyx.client.checkpoints import moment
 from sardonyx.client.cluster_views import PeerView, peer_view
-from sardonyx.client.ids import asker, find_job, find_peer, name_taken, new_id, superseded_attempts, unknown_peer
+from sardonyx.client.ids import (
+    LaterAttempt,
+    asker,
+    find_job,
+    find_peer,
+    later_attempt,
+    name_taken,
+    new_id,
+    refused_attempts,
+    superseded_attempts,
+    unknown_peer,
+)
 from sardonyx.client.job_handle import JobHandle
 from sardonyx.client.live_counts import LiveCounts
 from sardonyx.client.policy import Policy
@@ -158,8 +169,8 @@ class Client:
         notes = self._job_notes()  # after the above, to see a job that moves meanwhile
         names = {**{each: spec.name for each, spec in submitted.items()}, **{k: note.name for k, note in notes.items()}}
         running = {each for each in names if each not in notes or notes[each].status not in ENDED}
-        refused = {each for each, note in notes.items() if note.status == "failed" and note.links == "none"}
-        found = find_job(job, names, running, {each: note.submitted_at for each, note in notes.items()}, refused)
+        since = {each: note.submitted_at for each, note in notes.items()}
+        found = find_job(job, names, running, since, refused_attempts(notes))
         return JobHandle(self, found, submitted.get(found))
 
     def read_before(self, spec: JobSpec) -> tuple[JobHandle, dict[str, Any]] | None:
@@ -219,8 +230,18 @@ class Client:
         return sorted(views, key=lambda view: view.submitted_at or math.inf, reverse=True)
 
     def superseded_attempts(self) -> set[str]:
-        """Return the ids of jobs that failed before anything was created for them, and whose name users submitted again."""
+        """Return the ids of the refused attempts after which there was a later one of the same name, refused or not."""
         return superseded_attempts(self._job_notes())
+
+    def later_attempt(self, wanted: str, meant: str) -> LaterAttempt | None:
+        """Return the newest attempt under a name (``id``, ``submitted_at``, ``code`` of its error) if it was refused, so that
+        the name means an earlier job; otherwise None.
+
+        Args:
+            wanted: what :meth:`job` was given; of an id the result is None.
+            meant: the id of the job that it returned.
+        """
+        return None if wanted == meant else later_attempt(wanted, meant, self._job_notes())
 
     def peers(self, *, since: bool = False) -> list[PeerView]:
         """Return every virtual peer that is alive.

@@ -10,7 +10,9 @@ import secrets
 import socket
 from collections.abc import Collection, Mapping, Sequence
 
-from sardonyx.core.errors import SardonyxError
+import msgspec
+
+from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.notes import JobNote
 from sardonyx.core.text import counted, near, plural
 from sardonyx.core.version import VERSION
@@ -71,16 +73,45 @@ def find_job(
     )
 
 
+class LaterAttempt(msgspec.Struct, frozen=True):
+    """An attempt to submit a job that was refused, while its name means an earlier job."""
+
+    id: str
+    submitted_at: float
+    """Seconds since 1970."""
+    code: str
+    """Of the error with which it was refused."""
+
+
+def refused_attempts(notes: Mapping[str, JobNote]) -> set[str]:
+    """Return the jobs that the coordinator refused, such as one that cannot resume the other: nothing was created. Pure."""
+    return {job for job, note in notes.items() if note.status == "failed" and note.links == "none"}
+
+
+def later_attempt(wanted: str, meant: str, notes: Mapping[str, JobNote]) -> LaterAttempt | None:
+    """Return the newest attempt under a name if it was refused after the job that the name means. Pure.
+
+    Args:
+        wanted: what the user wrote; only of a name there is a later attempt.
+        meant: the id of the job that it means.
+        notes: of all jobs.
+    """
+    if wanted == meant or meant not in notes or notes[meant].name != wanted:
+        return None
+    named = {job: note for job, note in notes.items() if note.name == wanted}
+    last = max(named, key=lambda job: (named[job].submitted_at, job))
+    error = named[last].error
+    if last == meant or last not in refused_attempts(named):
+        return None
+    return LaterAttempt(last, named[last].submitted_at, "" if error is None else error.code)
+
+
 def superseded_attempts(notes: Mapping[str, JobNote]) -> set[str]:
-    """Return the jobs that failed before anything was created for them, and whose name was submitted again later. Pure."""
+    """Return the refused attempts after which there was a later one of the same name, refused or not. Pure."""
     latest: dict[str, float] = {}
     for note in notes.values():
         latest[note.name] = max(note.submitted_at, latest.get(note.name, -math.inf))
-    return {
-        job
-        for job, note in notes.items()
-        if note.status == "failed" and note.links == "none" and note.submitted_at < latest[note.name]
-    }
+    return {job for job in refused_attempts(notes) if notes[job].submitted_at < latest[notes[job].name]}
 
 
 def unknown_job(wanted: str, known: Sequence[str]) -> SardonyxError:
@@ -105,6 +136,17 @@ def job_gone(job: str) -> SardonyxError:
         "coordinator could not read its submission. What a job has written stays",
         fix=f"run `sardonyx job explain {job}`, which says which of these it was, if it was not long ago; look at the "
         "coordinator's log for submissions that it could not read",
+        where={"job": job},
+    )
+
+
+def not_ended(job: str, status: str, waited: float, why: str | None) -> Interrupted:
+    """Make the error for a job that has not ended in time. ``why``: what it waits for, if anything."""
+    return Interrupted(
+        "SX-JOB-TIMEOUT",
+        f"job {job} has not ended within {waited:g} s; it is {status} and continues",
+        cause=why or "it is still at work",
+        fix=f"wait longer, look at it (`sardonyx job show {job}`), or end it (`sardonyx job kill {job}`)",
         where={"job": job},
     )
 

@@ -13,11 +13,11 @@ import msgspec
 from sardonyx.client import waiting
 from sardonyx.client.asks_kafka import AsksKafka
 from sardonyx.client.goes_back import GoesBack
-from sardonyx.client.ids import asker, job_gone, job_has_letters
+from sardonyx.client.ids import asker, job_gone, job_has_letters, not_ended
 from sardonyx.client.reasons import Why
 from sardonyx.client.scales import CARRY_OUT, Scales
 from sardonyx.client.stopping import Stop, check_stop, held_by, rules_of
-from sardonyx.client.views import JobView, waiting_for
+from sardonyx.client.views import JobView, lacks_peers, waiting_for
 from sardonyx.core import node_paths
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import ENDED, JobKilled, JobPurged, JobStopped
@@ -27,7 +27,7 @@ from sardonyx.core.text import listed
 from sardonyx.core.units import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from coordinator.history.timeline import TimelineEvent
@@ -371,7 +371,10 @@ class JobHandle(AsksKafka, GoesBack, Scales):
                 break
             self._wait(deadline - time.monotonic())
             note = self._note(watch=True)
-        return self.waiting(self._view_of(self._sought(note), live=False))
+        view = self._view_of(self._sought(note), live=False)
+        words = self.waiting(view, closely=lacks_peers(view))
+        tagged = view.status == "running" and (self.spec().tags or any(task.tags for task in self.spec().catalog))
+        return (self._said(lambda why: why.lacks) if words is None and tagged else None) or words
 
     def explain(self, *, look: bool = True) -> Why:
         """Say why the job does not run, or that it runs; see :meth:`sardonyx.client.client.Client.explain`."""
@@ -393,16 +396,20 @@ class JobHandle(AsksKafka, GoesBack, Scales):
 
         Args:
             view: the job.
-            closely: read the log also if the view shows nothing that the job waits for.
+            closely: read the log also if the view shows nothing that the job waits for, or only that it lacks peers.
         """
-        words = waiting_for(view, led=view.ended or self._client.led())
-        paused = any(task.backing_off for task in view.tasks)
-        if view.ended or view.waits_for or not (paused or (closely and words is None)):
+        words, lacks = waiting_for(view, led=view.ended or self._client.led()), lacks_peers(view)
+        paused = any(task.backing_off for task in view.tasks) and not view.waits_for
+        if view.ended or not (paused or (closely and (words is None or lacks))):
             return words
+        return self._said(lambda why: why.in_short if paused or not lacks else why.lacks) or words
+
+    def _said(self, of: Callable[[Why], str | None]) -> str | None:
+        """What the log says of why the job does not run."""
         try:
-            return self.explain(look=False).in_short or words
+            return of(self.explain(look=False))
         except SardonyxError:  # such as a log of a newer release
-            return words
+            return None
 
     def spec(self) -> JobSpec:
         """Return the job as data, as it is now; once it was purged, as it was last seen.
@@ -484,14 +491,7 @@ class JobHandle(AsksKafka, GoesBack, Scales):
     def _timed_out(self, note: JobNote | None, waited: float) -> Interrupted:
         """Make the error to raise. Raises ``SX-JOB-GONE`` itself if there is nothing to wait for."""
         view = self._view_of(self._sought(note), live=False)
-        why = self.waiting(view, closely=True)
-        return Interrupted(
-            "SX-JOB-TIMEOUT",
-            f"job {self.id} has not ended within {waited:g} s; it is {view.status} and continues",
-            cause=why or "it is still at work",
-            fix=f"wait longer, look at it (`sardonyx job show {self.id}`), or end it (`sardonyx job kill {self.id}`)",
-            where={"job": self.id},
-        )
+        return not_ended(self.id, view.status, waited, self.waiting(view, closely=True))
 
 
 def _is_ending(note: JobNote) -> bool:

@@ -32,6 +32,8 @@ HOLDING: frozenset[Code] = frozenset(
     {
         "topics-creating",
         "no-live-peers",
+        "no-tag",
+        "peers-drained",
         "peers-missing",
         "peers-too-old",
         "starved-by-unbounded-jobs",
@@ -58,3 +60,17 @@ class Why(msgspec.Struct, frozen=True):
         reasons = self.explanation.reasons
         held = next((reason.text for reason in reasons if reason.code in HOLDING), None)
         return held or next((reason.text for reason in reasons if reason.code == "changing-at"), None)
+
+    @property
+    def lacks(self) -> str | None:
+        """What keeps the job from going on though peers may become free: there is none, a user has drained all, or none that
+        there is has the tags of a task. None: nothing does, or what is outside the log matters more.
+        """
+        if self.outside:
+            return None
+        for reason in self.explanation.reasons:
+            of_tags = reason.code == "no-tag" or (reason.code == "peers-drained" and reason.task)
+            first = reason is self.explanation.reasons[0] and reason.code in ("no-live-peers", "peers-drained")
+            if of_tags or first:
+                return reason.text
+        return None

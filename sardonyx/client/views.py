@@ -257,6 +257,11 @@ def _joint_state(states: Sequence[ShownState]) -> ShownState:
     return "pending" if all(state == "pending" for state in states) else "running"
 
 
+def lacks_peers(view: JobView) -> bool:
+    """Whether it runs and waits for virtual peers."""
+    return view.status == "running" and bool(view.waits_for or view.queued) and not (view.changing or view.suspended)
+
+
 _BEGINS = {
     "submitted": "the coordinator has not taken it in yet",
     "planning": "its topics are being created, or looked up in Kafka",

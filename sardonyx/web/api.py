@@ -370,7 +370,9 @@ def scale_of(book: Book, query: ScaleQuery) -> Scale:
 
 
 def _mark_text(line: Line) -> str:
-    return f"coordinator {line.leader} took over" if line.mark == "leader" else line.summary
+    if line.mark == "leader":  # not the time of its election, which the log does not hold
+        return f"coordinator {line.leader} had taken over (its first entry in the log)"
+    return line.summary
 
 
 def _number(text: str, what: str = "the number of an entry") -> int:

@@ -258,7 +258,7 @@ class Book:
         return map(self._shelf.line, merge(*(_backwards(row, n) for row in rows), reverse=True))
 
     def marked(self, job: str = "") -> list[int]:
-        """The entries that stand out; if a job is named, those that concern it, or in which another coordinator took over."""
+        """The entries that stand out; if a job is named, those that concern it, or that are the first of another coordinator."""
         if not job:
             return list(self._among.get(("marked", ""), ()))
         return sorted({*self._among.get(("marked", job), ()), *self._among.get(("mark", "leader"), ())})
@@ -368,4 +368,6 @@ def _by_then(item: TimelineEvent, at: float | None) -> TimelineEvent:
     seen = 0.0 if at is None else at - item.at
     after = {} if item.after is None or item.after <= seen else {"by": "", "after": None}
     backoff = {} if item.backoff is None or item.backoff <= seen else {"backoff": None}
-    return msgspec.structs.replace(item, **after, **backoff)
+    resumed_after = item.resumed_after or 0.0
+    resumed = {} if resumed_after <= seen else {"resumed_by": "", "resumed_after": None}
+    return msgspec.structs.replace(item, **after, **backoff, **resumed)

@@ -35,8 +35,9 @@ LATE_REQUEST = 5.0
 HELP: dict[str, str] = {
     "no-live-peers": "sardonyx peer",
     "peers-missing": "sardonyx peer --virtual-peers {needed}",
-    "peers-drained": "sardonyx peers list",
+    "peers-drained": "sardonyx peers undrain HOST|PEER",
     "no-tag": "sardonyx peer --tag TAG",
+    "tag-busy": "sardonyx peer --tag TAG",
     "starved-by-unbounded-jobs": "sardonyx peer",
     "queued-behind": "sardonyx cluster policy",
     "peers-too-old": "sardonyx upgrade --check",

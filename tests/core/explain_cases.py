@@ -105,11 +105,21 @@ CASES: list[tuple[str, list[str], list[str]]] = [
         "a user has drained them",
         ["P1 is born in a", "P2 is born", "host a is drained", "P2 is drained", "2 s pass", COPY, MADE],
         [
-            "no-live-peers since 2 needed 1 free 0: all virtual peers are drained",
             (
-                "peers-drained: a user has drained 2 virtual peers (host a): they get no task until they are taken in again "
-                "[P1 idle 0, P2 idle 0]"
+                "peers-drained since 2 needed 1 free 0: a user has drained all 2 virtual peers (host a): "
+                "they get no task until they are taken in again [P1 idle 0, P2 idle 0]"
             ),
+        ],
+    ),
+    (
+        "a user has drained the only one, which is at its batch",
+        ["copy is submitted: read -> write; read never ends", MADE, "P1 is born in a", "P1 acks", "host a is drained"],
+        [
+            (
+                "peers-drained free 0: a user has drained the only virtual peer (host a): "
+                "it gets no task until it is taken in again [P1 active copy/write 0]"
+            ),
+            "runs since 0: 1 virtual peer is at work [P1 active copy/write 0]",
         ],
     ),
     (
@@ -564,6 +574,41 @@ CASES: list[tuple[str, list[str], list[str]]] = [
                 "queued-behind needed 1: it is queued: with its tags, its release and its max_peers it cannot go on with "
                 "the virtual peers that there are"
             ),
+        ],
+    ),
+    (
+        "the only peer with the tag is drained, and others are there",
+        [
+            "P1 is born with gpu",
+            "P1 is drained",
+            "P2 is born",
+            "copy is submitted: read -> write; read never ends; write asks for gpu",
+            MADE,
+        ],
+        [
+            (
+                "peers-drained at write: task write needs a virtual peer with the tag gpu, and a user has drained the only one "
+                "[P1 idle 0]"
+            ),
+            (
+                "queued-behind needed 1: it is queued: with its tags, its release and its max_peers it cannot go on with "
+                "the virtual peers that there are"
+            ),
+            "peers-drained free 1: a user has drained 1 virtual peer: it gets no task until it is taken in again [P1 idle 0]",
+        ],
+    ),
+    (
+        "the only peer with the tag has another task",
+        [
+            "copy is submitted: read -> see -> write; read never ends; see asks for gpu; write asks for gpu",
+            MADE,
+            "P1 is born with gpu",
+            "P2 is born",
+            "P1 acks",
+        ],
+        [
+            "tag-busy at write: task write needs a virtual peer with the tag gpu, and the only one has another task",
+            "runs since 0: 1 virtual peer is at work [P1 active copy/see 0]",
         ],
     ),
     (

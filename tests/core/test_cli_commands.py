@@ -20,9 +20,19 @@ from sardonyx.cli.app import app
 from sardonyx.cli.arguments import entry_or_time
 from sardonyx.cli.call import Call, local
 from sardonyx.cli.files import write_lines
+from sardonyx.cli.job_commands import list_jobs
 from sardonyx.cli.purge_commands import _purge
-from sardonyx.client.ids import find_job, find_peer, name_taken, new_id, superseded_attempts
-from sardonyx.core.errors import SardonyxError
+from sardonyx.client.ids import (
+    LaterAttempt,
+    find_job,
+    find_peer,
+    later_attempt,
+    name_taken,
+    new_id,
+    superseded_attempts,
+)
+from sardonyx.client.views import JobView
+from sardonyx.core.errors import Failure, SardonyxError
 from sardonyx.core.notes import JobNote
 from tests.waiting import PATIENCE
 
@@ -264,8 +274,40 @@ def test_a_job_is_found_by_id_prefix_or_name() -> None:
     assert find_job("rides", names, set(), since, refused={"rides-cccccc"}) == "rides-cccccc"
 
 
+def test_a_name_that_means_an_earlier_job_than_the_last_attempt_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """A refused attempt is told with time and code, and how to see it. Nothing is said of ids, or of attempts that were taken."""
+    ran = JobNote("flights", "stopped", 1, submitted_at=1.0, ended_at=2.0, links="gone")
+    error = Failure("SX-JOB-RESUME", "it cannot")
+    refused = JobNote("flights", "failed", 2, submitted_at=1_796_066_400.0, error=error)
+    notes = {
+        "flights-aaaaaa": ran,
+        "flights-bbbbbb": refused,
+        "rides-cccccc": JobNote("rides", "failed", 4, submitted_at=2e9),
+    }
+    later = LaterAttempt("flights-bbbbbb", 1_796_066_400.0, "SX-JOB-RESUME")
+    assert later_attempt("flights", "flights-aaaaaa", notes) == later
+    for wanted in ("flights-aaaaaa", "flights-a"):
+        assert later_attempt(wanted, "flights-aaaaaa", notes) is None
+    assert later_attempt("flights", "flights-bbbbbb", {"flights-bbbbbb": refused}) is None
+    failed = JobNote(
+        "flights", "failed", 3, submitted_at=1_796_066_500.0, links="gone", error=error
+    )  # its topic is missing
+    assert later_attempt("flights", "flights-dddddd", {**notes, "flights-dddddd": failed}) is None
+    client: Any = SimpleNamespace(
+        job=lambda _: SimpleNamespace(id="flights-aaaaaa"),
+        later_attempt=lambda wanted, meant: later_attempt(wanted, meant, notes),
+    )
+    call = Call()
+    assert call.job(client, "flights").id == "flights-aaaaaa"
+    said = capsys.readouterr().err
+    assert said.startswith("flights means job flights-aaaaaa: a later attempt, flights-bbbbbb, was refused 20")
+    assert said.endswith("(SX-JOB-RESUME); `sardonyx job show flights-bbbbbb` shows why\n")
+    call.job(client, "flights-aaaaaa")
+    assert capsys.readouterr().err == ""
+
+
 def test_failed_attempts_do_not_pile_up_under_a_name() -> None:
-    """One that failed before anything was created is left out when users have submitted the name again; the last is not."""
+    """One that was refused is left out when there was a later attempt of its name, refused or not; the last is not."""
     ran = JobNote("flights", "failed", 1, submitted_at=1.0, links="gone")
     first = JobNote("flights", "failed", 2, submitted_at=2.0)
     last = JobNote("flights", "failed", 3, submitted_at=3.0)
@@ -274,6 +316,27 @@ def test_failed_attempts_do_not_pile_up_under_a_name() -> None:
     assert superseded_attempts(notes) == {"b"}
     works = JobNote("flights", "running", 5, submitted_at=4.0)
     assert superseded_attempts({**notes, "e": works}) == {"b", "c"}
+
+
+def test_a_list_of_jobs_says_what_it_leaves_out() -> None:
+    """The later attempt may have been refused too. With ``--all`` all are listed; ``--json`` leaves out the same."""
+    views = [JobView(id=f"flights-{each}", name="flights", status="failed", tasks=[]) for each in "cba"]
+    client = SimpleNamespace(jobs=lambda: views, superseded_attempts=lambda: {"flights-b"}, led=lambda: True)
+    said, put = list[str](), list[Any]()
+    call: Any = SimpleNamespace(
+        client=lambda: contextlib.nullcontext(client),
+        console=SimpleNamespace(print=put.append),
+        say=said.append,
+        json=False,
+        put_json=put.append,
+    )
+    list_jobs(call)
+    assert said == ["1 attempt was refused, and a later attempt was made: --all lists it too"]
+    list_jobs(call, all_attempts=True)
+    assert len(said) == 1
+    call.json = True
+    list_jobs(call)
+    assert [view.id for view in put[-1]] == ["flights-c", "flights-a"]
 
 
 @pytest.mark.parametrize(

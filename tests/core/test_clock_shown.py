@@ -233,9 +233,13 @@ def test_watching_a_clock_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> 
             return answer
 
         handle = SimpleNamespace(id="j-1", clock=clock, status=lambda live: SimpleNamespace(ended=live))
-        client = nullcontext(SimpleNamespace(job=lambda _: handle))
         call: Any = SimpleNamespace(
-            client=lambda: client, patience=nullcontext, json=True, put_json=shown.append, say=said.append
+            client=nullcontext,
+            job=lambda *_: handle,
+            patience=nullcontext,
+            json=True,
+            put_json=shown.append,
+            say=said.append,
         )
         clock_commands.clock(call, "j", watch=True)
         assert not left

@@ -23,6 +23,7 @@ from tests.sizes import histories
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordination.md"
 WAITING = {"no-live-peers", "queued-behind", "peers-missing", "takes-turns", "no-tag", "over-share", "peers-too-old"}
+WAITING |= {"peers-drained", "tag-busy"}
 """One of these comes first if a job waits for peers."""
 
 

@@ -15,33 +15,30 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from coordinator.core.explain import explain
+from coordinator.core.explanation import as_lines
 from sardonyx.cli.call import SILENCE
 from sardonyx.cli.job_end import Silence
 from sardonyx.cli.progress import Bars
 from sardonyx.cli.share_commands import suspend
 from sardonyx.client import resizing
-from sardonyx.client.reasons import Why
+from sardonyx.client.reasons import Outside, Why
 from sardonyx.client.stopping import not_resumable, require_resumable
 from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_notes, waiting_for
 from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.events import TaskFailed
 from sardonyx.core.notes import JobNote
+from sardonyx.core.spec import JobSpec
 from tests.core.test_stopping import job
 
 FULL = Failure("SX-OUTPUT-FULL", "cannot write to /data/[/out]: No space left on device", fix="free space on that disk")
 
 
-class Deployment(Played):
-    """A job whose first task pauses, since a disk is full."""
+class Followed(Played):
+    """A job that a client can follow."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(patch, job())
-        state = self.world.state
-        task = next(iter(state.plans["hits-1"].stages))
-        (peer, *_) = state.on_task(state.jobs["hits-1"].tasks[task])
-        assignment = state.assignment(peer).id
-        self.deliver(TaskFailed(peer=peer, assignment=assignment, error=FULL, passing=True))
-        self.task, self.replays = task, 0
+    def __init__(self, patch: pytest.MonkeyPatch, spec: JobSpec) -> None:
+        super().__init__(patch, spec)
+        self.replays, self.outside = 0, list[Outside]()
         zk = self.client.zk
         zk.read_many = lambda paths: {path: self.world.zk[path] for path in paths if path in self.world.zk}
         self.client.led, self.client.is_gone = lambda: True, lambda _job: False
@@ -50,11 +47,55 @@ class Deployment(Played):
     def explained(self, job: str, *, look: bool) -> Why:
         assert not look
         self.replays += 1
-        return Why(explain(self.world.state, job))
+        return Why(explain(self.world.state, job), self.outside)
 
     def view_of(self, job: str, spec: Any, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, "test", job)
         return job_view(job, spec, graph, note, task_notes(self.client.zk.read_many, graph, job))
+
+
+class Deployment(Followed):
+    """A job whose first task pauses, since a disk is full."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(patch, job())
+        state = self.world.state
+        self.task = next(iter(state.plans["hits-1"].stages))
+        (peer, *_) = state.on_task(state.jobs["hits-1"].tasks[self.task])
+        assignment = state.assignment(peer).id
+        self.deliver(TaskFailed(peer=peer, assignment=assignment, error=FULL, passing=True))
+
+
+def test_a_job_that_is_submitted_says_which_tag_no_peer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its other tasks run, and until a peer with the tag is there. The log is read only for jobs that ask for tags."""
+    spec = job()
+    read, count, write = spec.catalog
+    deployment = Followed(monkeypatch, replace(spec, catalog=[read, replace(count, tags=["gpu"]), write]))
+    words = "task count needs a virtual peer with the tag gpu, and there is none"
+    assert deployment.handle.waits_for() == words
+    deployment.world.say("P9 is born with gpu")
+    assert deployment.handle.waits_for() is None
+    plain = Followed(monkeypatch, spec)
+    assert plain.handle.waits_for() is None
+    assert plain.replays == 0
+
+
+def test_a_job_whose_peers_are_all_drained_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no peers to become free: a user has taken them out, and takes them in again."""
+    deployment = Followed(monkeypatch, job())
+    for peer in list(deployment.world.state.peers):
+        deployment.world.say(f"{peer} is drained")
+    deployment.world.say("the peers that are to give their tasks up do")
+    words = "a user has drained all 3 virtual peers: they get no task until they are taken in again"
+    assert deployment.handle.waits_for() == words
+    with pytest.raises(Interrupted, match="SX-JOB-TIMEOUT") as caught:
+        deployment.handle.await_completion(0)
+    assert caught.value.cause == words
+    deployment.client.led = lambda: False  # that matters more
+    deployment.outside.append(Outside("not-led", "no coordinator leads"))
+    assert "no coordinator leads" in str(deployment.handle.waits_for())
+    first = as_lines(deployment.explained("hits-1", look=False).explanation, 0.0)[2]
+    assert first.startswith("    fix: `sardonyx peers undrain")
 
 
 def test_a_job_says_that_a_task_pauses_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +158,8 @@ def test_to_suspend_a_job_ends_when_another_user_resumes_it() -> None:
     handle = SimpleNamespace(suspend=lambda: None, follow=follow)
     said: list[str] = []
     call = SimpleNamespace(
-        client=lambda: contextlib.nullcontext(SimpleNamespace(job=lambda _: handle)),
+        client=contextlib.nullcontext,
+        job=lambda *_: handle,
         patience=lambda _: contextlib.nullcontext(),
         say=said.append,
         put=said.append,

@@ -77,7 +77,7 @@ def test_others_went_on() -> None:
     events += [PeerDied(at=15.0, peer="a")]
     assert lines(*events) == ["peer a died, task read went on with c"]
     events += [PeerBorn(at=16.0, peer="e"), Acked(at=17.0, peer="e", assignment=12)]
-    assert lines(*events) == ["peer a died, task read went on with c, its place taken up again by e after 2.0 s"]
+    assert lines(*events) == ["peer a died, task read went on with c meanwhile, and e took the place of a after 2.0 s"]
     events += [Left(at=18.0, peer="c")]
     assert lines(*events)[1] == "peer c left, task read went on with e"
 
@@ -88,6 +88,26 @@ def test_peers_that_die_together_do_not_go_on_for_each_other() -> None:
     events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
     events += [PeerDied(at=15.0, peer="a"), PeerDied(at=15.01, peer="c")]
     assert lines(*events) == [f"peer {peer} died, no peer has taken its place on task read yet" for peer in "ac"]
+
+
+def test_a_task_is_resumed_by_the_first_peer_on_it_and_other_places_are_filled_later() -> None:
+    """Two peers of a task die together. With the first new peer the task works again; the second place is no outage then."""
+    events: list[AnyEvent] = [*(PeerBorn(at=9.0, peer=peer) for peer in "abcd"), *BEGIN[1:3]]
+    events += [Acked(at=13.0, peer=peer, assignment=6) for peer in "abcd"]  # a and c read, b and d write
+    events += [PeerDied(at=15.0, peer="a"), PeerDied(at=15.01, peer="c")]
+    events += [PeerBorn(at=16.0, peer="e"), Acked(at=17.0, peer="e", assignment=13)]
+    assert lines(*events) == [
+        "peer a died, task read resumed by e after 2.0 s",
+        "peer c died, task read resumed by e after 2.0 s",
+    ]
+    events += [Acked(at=141.0, peer="d", assignment=12)]  # it was taken off write when c died
+    assert lines(*events) == [
+        "peer a died, task read resumed by e after 2.0 s, and d took the place of a after 2 min 6 s",
+        "peer c died, task read resumed by e after 2.0 s",
+    ]
+    first, second = told(*events)
+    assert (first.resumed_by, first.resumed_after, first.by, first.after) == ("e", 2.0, "d", 126.0)
+    assert (second.resumed_by, second.by) == ("", "e")
 
 
 def test_how_else_a_peer_comes_off_its_task() -> None:
@@ -128,7 +148,9 @@ def test_failures_with_their_rest() -> None:
 
 
 def test_coordinators_that_took_over() -> None:
-    """One that led before the job came is none of its story, nor is one that came after its end."""
+    """One that led before the job came is none of its story, nor is one that came after its end. The log holds no election: its
+    time is that of the first entry that the coordinator wrote, and the words say so.
+    """
     sealed: list[AnyEvent] = [
         *BEGIN,
         Exhausted(at=14.0, peer="a", assignment=3),
@@ -139,7 +161,9 @@ def test_coordinators_that_took_over() -> None:
         PeerDied(at=19.0, peer="a"),
     ]
     leaders = {1: "h:1", 5: "h:2", 10: "h:3"}
-    assert lines(*sealed, leaders=leaders, ended=True) == ["coordinator h:2 took over"]
+    assert lines(*sealed, leaders=leaders, ended=True) == [
+        "coordinator h:2 had taken over (its first entry in the log)"
+    ]
 
 
 def test_coordinators_that_took_over_a_job_whose_submission_is_not_kept() -> None:

@@ -117,6 +117,15 @@ def test_a_window_has_a_log_of_its_state():
     assert made.timed
 
 
+def test_the_drawing_shows_all_that_a_time_says():
+    """The unit, the delay, when a partition is idle, what the clock does at rest, and how far ahead a row may be."""
+    job = Job("timed")
+    time = event_time("n", unit="ms", delay="2 s", idle="1 min", at_rest="wall", ahead="5 min")
+    job.output("out", blackhole(), after=job.input("in", kafka("in", start="earliest"), time=time))
+    text = "\n".join(draw(job.spec(), graph(job)))
+    assert "time in n (ms), delay 2 s, idle after 1 min, at rest: wall, at most 5 min ahead" in text
+
+
 def test_the_drawing_shows_times_and_windows():
     """What a window does stands on its line."""
     text = "\n".join(draw(whole().spec(), graph(whole())))
@@ -127,4 +136,5 @@ def test_the_drawing_shows_times_and_windows():
         in text
     )
     assert "late rows of per-user" in text
+    assert "idle after 1 min, at most 1 day ahead" in text  # Kafka's times have this limit if the job says none
     assert "calendar day Europe/Berlin" in text

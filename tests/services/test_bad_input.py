@@ -152,7 +152,7 @@ def test_a_topic_that_is_missing(house: House, tmp_path: Path) -> None:
     beside = house.submit(tmp_path / "beside", TINY)
     told(house.call("job", "await", handle.id), "SX-KAFKA-TOPIC-MISSING", "'never-made'")
     again = house.call("job", "submit", written(tmp_path / "again", TO_FILES % ("lost", "json", lost)))
-    told(again, "SX-KAFKA-TOPIC-MISSING", "'never-made'")
+    told(again, "SX-KAFKA-TOPIC-MISSING", "'never-made'", "sardonyx topic create never-made")
     assert again.stdout.startswith("lost-")
     assert house.completed(beside).task("drop").rows_in == 3
 

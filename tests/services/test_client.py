@@ -85,7 +85,7 @@ def test_a_job_without_peers_runs_and_waits_until_it_is_killed(connected: Client
     """It is planned and runs, says how many peers it waits for, refuses a second of its name, and ends when killed."""
     handle = connected.submit(tiny())
     until(lambda: handle.status().status == "running", what="the job to run")
-    assert "more virtual peer" in (handle.waits_for() or "")
+    assert "no virtual peer at all" in (handle.waits_for() or "")
     assert [(task.state, task.rows_in, task.peers) for task in handle.status().tasks] == [("pending", 0, 0)] * 2
     with pytest.raises(SardonyxError) as taken:
         connected.submit(tiny())

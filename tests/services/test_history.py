@@ -251,7 +251,7 @@ def test_a_drained_peer_gets_no_task_until_it_is_taken_in_again(
         assert "idle, drained" in sardonyx("peers", "list").stdout
         submit(zk, "one-aaaaaa")
         until(lambda: (note := status(zk, "one-aaaaaa")) and note.status == "running", what="the job to run")
-        assert "a user has drained 1 virtual peer" in sardonyx("job", "explain", "one").stdout
+        assert "a user has drained the only virtual peer" in sardonyx("job", "explain", "one").stdout
         taken = json.loads(sardonyx("peers", "undrain", "peer-a", "--json").stdout)
         assert taken == {"host": "", "peers": ["peer-a"]}
         completed(zk, "one-aaaaaa")

@@ -83,7 +83,7 @@ export function entriesList(items, forJob) {
           "span",
           { class: "grow" },
           line.summary,
-          line.leader ? h("b", null, ` · coordinator ${line.leader} took over`) : null,
+          line.leader ? h("b", null, ` · coordinator ${line.leader} had taken over (its first entry in the log)`) : null,
         ),
       ),
     ),
