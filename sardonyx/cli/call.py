@@ -68,6 +68,7 @@ class Call:
     verbose: bool = False
     flags: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings by dotted key, from the command's own flags. Fill it before ``settings`` is read."""
+    _said: set[str] = dataclasses.field(default_factory=set)
     role: Role = "client"
     """What this process is. The daemons log as the settings say; other commands log errors only, unless ``-v`` is given."""
 
@@ -150,6 +151,12 @@ class Call:
         """Show what is probably not meant, on stderr."""
         for warning in warnings:
             self.say(f"warning: {SardonyxError.from_failure(warning)}")
+
+    def say_once(self, failure: Failure, before: str = "") -> None:
+        """Say an error on stderr that does not end the command, with a text ``before`` it. One of the same code is said once."""
+        if failure.code not in self._said:
+            self._said.add(failure.code)
+            self.say(f"{before}{SardonyxError.from_failure(failure)}")
 
     def tell(self, error: SardonyxError, about: Mapping[str, Any] | None = None) -> None:
         """Show an error: as text on stderr, and with ``--json`` also as an object on stdout, with ``about`` added to it."""

@@ -90,6 +90,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The job that goes on from its positions."""
     by: str = ""
     """The user who submitted it, as ``user@host``, and the version of the client."""
+    rows_error: Failure | None = None
+    """Why rows of its tasks are not known, if Kafka was asked for them and did not tell."""
 
     @property
     def ended(self) -> bool:

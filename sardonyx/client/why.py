@@ -22,7 +22,7 @@ from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches, services_away
-from sardonyx.client.reasons import Outside, Why
+from sardonyx.client.reasons import Outside, Why, kafka_away
 from sardonyx.client.waiting import requests_waiting
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
@@ -66,8 +66,8 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside += [Outside("service-away", words) for words in services_away(zk, state, job)]
     if explanation.status is None and submitted:
         outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
-    elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
-        outside.append(Outside("kafka-away", words))
+    elif look and not ended and not gone and (away := _kafka_silent(client.settings)):
+        outside.append(away)
     elif look and explanation.status == "running":
         outside += _told(client, job, _of_clocks)
         holds = _told(client, job, lambda handle: [hold.text for hold in held_tasks(client, handle.id)])
@@ -106,15 +106,15 @@ def _leader(zk: ZooKeeperSession) -> str:
     return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
 
 
-def _kafka_silent(settings: Settings) -> str | None:
-    """Why Kafka does not answer; None if it does, or if no address is configured."""
+def _kafka_silent(settings: Settings) -> Outside | None:
+    """Why Kafka does not answer, or cannot be asked; None if it answers, or if no address is configured."""
     if not settings.kafka.bootstrap_servers:
         return None
     quick = settings.kafka.model_copy(update={"connect_timeout": min(LOOK, settings.kafka.connect_timeout)})
     try:
         reach_kafka(settings.model_copy(update={"kafka": quick}))
     except SetupError as error:
-        return f"{error.opening}: {error.cause}"
+        return kafka_away(error)
     return None
 
 
