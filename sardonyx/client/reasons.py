@@ -24,6 +24,7 @@ class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
         "held",
         "long-batch",
         "late",
+        "batch-time",
         "loop-goes-on",
     ]
     text: str

@@ -1,7 +1,8 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
 Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
-its tasks are held by full queues, sit on one batch or are late, and what is on its way in its loops.
+its tasks are held by full queues, sit on one batch or are late, where the time of their batches goes, and what is on its way
+in its loops.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
+from sardonyx.client.batch_times import batch_times
 from sardonyx.client.clocks import lacking, waiting_rows, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
@@ -72,14 +74,13 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside += _told(client, job, _of_clocks)
         holds = _told(client, job, lambda handle: [hold.text for hold in held_tasks(client, handle.id)])
         outside += [Outside("held", words) for words in holds]
-        outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
-        limits = state.plans[job].limit
-        outside += [
-            Outside("late", words)
-            for words in _told(
-                client, job, lambda handle: late_tasks(handle, limits, partial(_held, client, handle.id))
-            )
-        ]
+        plan = state.plans[job]
+        long = long_batches(zk, state, job)
+        late = _told(client, job, lambda handle: late_tasks(handle, plan.limit, partial(_held, client, handle.id)))
+        outside += [Outside("long-batch", said.text) for said in long]
+        outside += [Outside("late", said.text) for said in late]
+        slow = [plan.graph.stage(name).task for name in dict.fromkeys(said.task for said in (*long, *late))]
+        outside += _told(client, job, lambda handle: batch_times(client.settings, handle.id, slow))
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _told(client, job, _loops)]
     return Why(explanation, outside)
