@@ -33,6 +33,10 @@ P = ParamSpec("P")
 SILENCE = 3.0
 """Seconds after which a command says what it waits for."""
 
+LOG = "ZooKeeper, which holds the log of what the coordinator has decided"
+"""What a command waits for that reads the whole log, in words."""
+LOG_AND_KAFKA = f"{LOG}, and for Kafka, which knows how far each task is"
+
 Zookeeper = Annotated[str | None, typer.Option("--zookeeper", metavar="HOST:PORT", help="Address of ZooKeeper.")]
 Kafka = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Address of Kafka.")]
 Deployment = Annotated[

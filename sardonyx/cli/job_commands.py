@@ -12,7 +12,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
-from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.call import LOG_AND_KAFKA, SILENCE, Call, connected, local
 from sardonyx.cli.job_end import end_error, tell_end, watch_to_end
 from sardonyx.cli.publishing_again import ask
 from sardonyx.cli.unread import unusable_settings, with_unread
@@ -250,7 +250,7 @@ def show(
     from sardonyx.cli.history_text import timeline_line
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
 
-    with call.client() as client, call.patience("the log to be replayed"):
+    with call.client() as client, call.patience(LOG_AND_KAFKA):
         handle = client.job(job)
         if changes:
             from sardonyx.client.change import revisions
@@ -329,7 +329,7 @@ def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
 
 def explain(call: Call, job: JobId) -> None:
     """Show why a job does not run: what is missing, which peers hold it, and since when."""
-    with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
+    with call.client() as client, call.patience(f"{LOG_AND_KAFKA}; slow tasks are looked at twice"):
         why = _why(client, job)
     found = why.explanation
     if call.json:

@@ -18,7 +18,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.arguments import entry_or_time
-from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
+from sardonyx.cli.call import LOG, SILENCE, Call, connected, local, our_version
 from sardonyx.cli.event_text import clock, summary
 from sardonyx.cli.files import opened, write_lines
 from sardonyx.cli.masks import Masks
@@ -94,7 +94,7 @@ def tail(
         there = reader.kept(zk)
         first = there.first if job is not None else max(there.first, there.last - lines + 1)
         last_fits = deque[Decided](maxlen=lines)
-        with call.patience("the log to be replayed"):
+        with call.patience(LOG):
             following = reader.Following(zk, first)
             last_fits.extend(decided for decided in following.new() if fits(decided))
         masks = Masks(zk)
@@ -315,7 +315,7 @@ def at(call: Call, n: N) -> None:
         from coordinator.history import reader
         from coordinator.loop.event_log import read_log
 
-        with call.patience("the log to be replayed"):
+        with call.patience(LOG):
             number = _number(call, zk, n)
             oldest, archive = reader.kept(zk).first, _archive(call)
             if number < oldest and archive is not None and archive.holds(number):

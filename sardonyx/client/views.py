@@ -195,10 +195,12 @@ def task_notes(
 
 def _stage_view(stage: Stage, note: TaskNote | None, counts: Counts | None) -> TaskView:
     note = note or TaskNote(state="pending", n=0)
+    # The rows are asked for after the note was read: a task that has some has begun by now.
+    begun = note.state == "pending" and counts is not None and counts != Counts()
     return TaskView(
         name=stage.name,
         type=stage.task.type,
-        state=note.state,
+        state="running" if begun else note.state,
         peers=len(note.peers),
         peer_ids=sorted(note.peers),
         rows_in=counts.rows_in if counts else None,
