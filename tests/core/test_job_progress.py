@@ -187,9 +187,7 @@ def test_a_record_is_followed_from_batch_to_batch(sardonyx_clocked: Begin) -> No
     assert all(each.sure and each.rows == 1 for each in tasks["hits"].outputs)
     begin = round(datetime(2026, 11, 23, 10, tzinfo=UTC).timestamp()) * 1_000_000
     assert tasks["per-user"].windows == [(begin, begin + 60_000_000)]
-    assert "; its window is 2026-11-23T10:00:00Z to 2026-11-23T10:01:00Z" in str(
-        list(way_of(last).columns[2].cells)
-    )
+    assert "; its window is 2026-11-23T10:00:00Z to 2026-11-23T10:01:00Z" in str(list(way_of(last).columns[2].cells))
     assert tasks["one"].windows == []
     (took,) = tasks["per-user"].batches
     assert [each.link for each in took.read] == ["hits.per-user"]
