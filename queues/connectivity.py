@@ -23,6 +23,8 @@ from sardonyx.zookeeper.connectivity import reach_zookeeper
 LOGIN_SAID = 3.0
 """Seconds within which a broker that answers says whether it accepts the credentials."""
 
+_ASKING = frozenset({"GSSAPI", "OAUTHBEARER"})
+"""Mechanisms of a login for which to make a client may ask other services."""
 _DECORATION = re.compile(r"^.*/bootstrap: | \(after .*")
 """What librdkafka puts around the reason."""
 
@@ -80,6 +82,19 @@ def refused_setting(settings: Settings) -> SetupError | None:
     except KafkaException as error:
         return not_taken(error.args[0])
     return None
+
+
+def unusable(settings: Settings) -> SetupError | None:
+    """The error ``SX-CONFIG-VALUE`` of settings with which no client of Kafka can be made; None: nothing is known against them.
+
+    Nothing is asked of any service, so the settings of a login that gets a ticket or a token when a client is made are not tried.
+    """
+    mechanisms = (value for key, value in settings.kafka.client().items() if key.startswith("sasl.mechanism"))
+    try:
+        client_config(settings)
+    except SetupError as error:
+        return error
+    return None if any(str(each).upper() in _ASKING for each in mechanisms) else refused_setting(settings)
 
 
 def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:

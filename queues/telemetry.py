@@ -140,18 +140,24 @@ class TelemetryReader:
         self._consumer.close()
 
 
-def batches_of(settings: Settings, job: str, seconds: float) -> list[BatchTold]:
-    """What peers have told of the committed batches of a job, as far as it can be read in so many seconds; none if they tell
-    nothing.
+def batches_of(settings: Settings, job: str, seconds: float, back: float = WHOLE) -> list[BatchTold] | None:
+    """What peers have told of the committed batches of a job, as far as it can be read in so many seconds; None if peers of this
+    deployment do not tell.
+
+    Args:
+        settings: connection to Kafka.
+        job: its id.
+        seconds: for which it reads.
+        back: seconds of the past that are read, the oldest first.
 
     Raises:
         SetupError: as of :class:`TelemetryReader`.
     """
     try:
-        reader = TelemetryReader(settings, WHOLE)
+        reader = TelemetryReader(settings, back)
     except SetupError as error:
         if error.code == "SX-TELEMETRY-OFF":
-            return []
+            return None
         raise
     found: list[BatchTold] = []
     until = time.monotonic() + seconds

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, time, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sardonyx.core.errors import SardonyxError
-from sardonyx.core.units import seconds
+from sardonyx.core.units import ago, seconds
+
+if TYPE_CHECKING:
+    from sardonyx.cli.call import Call
 
 Spec = Annotated[
     str, typer.Argument(metavar="SPEC", help="FILE.py, FILE.py:job, MODULE:job, a YAML, TOML or JSON file, or -.")
@@ -42,7 +45,8 @@ def entry_or_time(text: str, now: datetime) -> int | float:
     float).
 
     Args:
-        text: a number; a time of day, which is the last one that was; a date and time; or how long ago, such as "10 min".
+        text: a number; a time of day, which is the last one that was; a date and time; or how long ago, such as "10 min ago" and
+            "10 min".
         now: the present, with the zone of times that say none.
 
     Raises:
@@ -50,21 +54,39 @@ def entry_or_time(text: str, now: datetime) -> int | float:
     """
     if text.isdecimal():
         return int(text)
+    past = ago(text)
     try:
-        return (now - timedelta(seconds=seconds(text))).timestamp()
+        return (now - timedelta(seconds=seconds(text) if past is None else past)).timestamp()
     except (ValueError, OverflowError):  # the latter: before all calendars
         pass
-    try:
-        day = datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
-        return (day if day <= now else day - timedelta(days=1)).timestamp()
-    except ValueError:
-        pass
+    of_day = _time_of_day(text, now)
+    if of_day is not None:
+        return of_day.timestamp()
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise SardonyxError(
             "SX-USAGE",
             f"{text!r} is neither the number of an entry nor a time",
-            fix='write for example 1200, 23:40, 2026-11-26T23:40, or "10 min" for so long ago',
+            fix='write for example 1200, 23:40, 2026-11-26T23:40, or "10 min ago"',
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=now.tzinfo)).timestamp()
+
+
+def _time_of_day(text: str, now: datetime) -> datetime | None:
+    """The last moment at which it was that time of day; None if the text is none."""
+    try:
+        day = datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
+    except ValueError:
+        return None
+    return day if day <= now else day - timedelta(days=1)
+
+
+def place_in_log(call: Call, text: str, now: datetime | None = None) -> int | float:
+    """The same as :func:`entry_or_time`, as of now. Says of a time of day which day it took, if that is not today."""
+    now = now or datetime.now().astimezone()
+    found = entry_or_time(text, now)
+    of_day = None if isinstance(found, int) else _time_of_day(text, now)
+    if of_day is not None and of_day.date() != now.date():
+        call.say(f"{text} is yesterday's, {of_day:%Y-%m-%d %H:%M:%S}: today it is not so late yet")
+    return found

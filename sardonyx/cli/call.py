@@ -33,6 +33,10 @@ P = ParamSpec("P")
 SILENCE = 3.0
 """Seconds after which a command says what it waits for."""
 
+LOG = "ZooKeeper, which holds the log of what the coordinator has decided"
+"""What a command waits for that reads the whole log, in words."""
+LOG_AND_KAFKA = f"{LOG}, and for Kafka, which knows how far each task is"
+
 Zookeeper = Annotated[str | None, typer.Option("--zookeeper", metavar="HOST:PORT", help="Address of ZooKeeper.")]
 Kafka = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Address of Kafka.")]
 Deployment = Annotated[
@@ -68,6 +72,7 @@ class Call:
     verbose: bool = False
     flags: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings by dotted key, from the command's own flags. Fill it before ``settings`` is read."""
+    _said: set[str] = dataclasses.field(default_factory=set)
     role: Role = "client"
     """What this process is. The daemons log as the settings say; other commands log errors only, unless ``-v`` is given."""
 
@@ -167,6 +172,12 @@ class Call:
         """Show what is probably not meant, on stderr."""
         for warning in warnings:
             self.say(f"warning: {SardonyxError.from_failure(warning)}")
+
+    def say_once(self, failure: Failure, before: str = "") -> None:
+        """Say an error on stderr that does not end the command, with a text ``before`` it. One of the same code is said once."""
+        if failure.code not in self._said:
+            self._said.add(failure.code)
+            self.say(f"{before}{SardonyxError.from_failure(failure)}")
 
     def tell(self, error: SardonyxError, about: Mapping[str, Any] | None = None) -> None:
         """Show an error: as text on stderr, and with ``--json`` also as an object on stdout, with ``about`` added to it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from sardonyx.cli.arguments import WHICH_JOB
 from sardonyx.cli.call import Call, connected
 from sardonyx.core.errors import SardonyxError
+from sardonyx.core.text import time_text
 
 if TYPE_CHECKING:
     from sardonyx.client.clocks import JobClock, TaskClock
@@ -83,11 +83,7 @@ def _listed(names: list[str]) -> str:
 
 
 def clock_text(value: int | None, *, ended: bool, ordinal: bool) -> str:
+    """A clock, or a time of rows, as it is written everywhere: in UTC, with its Z; times of the wall clock are local."""
     if value is None:
         return "ended" if ended else "-"
-    if ordinal:
-        return f"{value:,}"
-    try:
-        return datetime.fromtimestamp(value / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (ValueError, OverflowError, OSError):  # a time that no calendar has
-        return f"{value:,} us"
+    return f"{value:,}" if ordinal else time_text(value)

@@ -10,7 +10,7 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.arguments import JobId, Restart, Spec, Timeout, duration_of
-from sardonyx.cli.call import Call, connected
+from sardonyx.cli.call import LOG, Call, connected
 from sardonyx.cli.share_commands import restarted
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.names import is_job_id
@@ -165,7 +165,7 @@ def change(
 def _diff(call: Call, job: str, loaded: LoadedJob) -> JobDiff:
     """The differences from a job of the deployment, or from a spec: what cannot be a job's id is one."""
     if is_job_id(job):
-        with call.client() as client, call.patience("the log to be replayed"):
+        with call.client() as client, call.patience(LOG):
             return client.job_to_resume(job).diff(loaded)
     from sardonyx.core.job_diff import job_diff
     from sardonyx.job.bundle import code_change

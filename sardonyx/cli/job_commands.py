@@ -12,10 +12,11 @@ import typer
 
 from sardonyx.cli import report
 from sardonyx.cli.arguments import JobId, Spec, Timeout, duration_of
-from sardonyx.cli.call import SILENCE, Call, connected, local
+from sardonyx.cli.call import LOG_AND_KAFKA, SILENCE, Call, connected, local
 from sardonyx.cli.job_end import end_error, tell_end, watch_to_end
 from sardonyx.cli.publishing_again import ask
-from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError, SetupError
+from sardonyx.cli.unread import unusable_settings, with_unread
+from sardonyx.core.errors import Failure, Interrupted, JobFailed, SardonyxError
 from sardonyx.core.text import counted, listed, plural
 from sardonyx.core.units import duration
 
@@ -40,8 +41,6 @@ PlanForm = Annotated[
 
 MOST_TIMELINE_EVENTS = 20
 """Timeline events that `job show` tells people of."""
-LAG_PATIENCE = 10.0
-"""Seconds that `job show` waits for Kafka to tell positions and what is unread; twice what one task's links may take."""
 KILL_PATIENCE = 15.0
 """Seconds that `job kill` waits for the coordinator to carry it out."""
 
@@ -67,7 +66,9 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     from sardonyx.job.load import load
 
     loaded = load(spec)
-    call.warn(loaded.warnings)
+    unusable = _unusable(call)
+    warnings = [*loaded.warnings, *([unusable.to_failure()] if unusable else [])]
+    call.warn(warnings)
     if plan is not None:
         _put_plan(call, loaded.plan, plan)
         return
@@ -80,7 +81,7 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
                 "bounded": graph.bounded,
                 "tasks": graph.order,
                 "links": [link.name for link in graph.links],
-                "warnings": loaded.warnings,
+                "warnings": warnings,
                 # Equal jobs, equal bytes, however they are written.
                 "spec": masked(msgspec.json.decode(encode_spec(loaded.spec))),
             }
@@ -90,7 +91,18 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     for line in draw(loaded.spec, graph):
         call.put(f"  {line}")
     warned = counted(len(loaded.warnings), "warning")
-    call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
+    verdict = f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it"
+    call.put(
+        verdict if unusable is None else f"{verdict}; with the settings given here no job can run ({unusable.code})"
+    )
+
+
+def _unusable(call: Call) -> SardonyxError | None:
+    """What is wrong with the settings here: no mistake of the job, so `check` only warns of it."""
+    try:
+        return unusable_settings(call)
+    except SardonyxError as error:
+        return error
 
 
 def _put_plan(call: Call, plan: JobPlan, form: Form, working: Mapping[str, int] | None = None) -> None:
@@ -139,6 +151,8 @@ def submit(
 
     loaded = load(spec)  # reports mistakes in the job without waiting for a cluster
     call.warn(loaded.warnings)
+    if unusable := unusable_settings(call):
+        call.say_once(unusable.to_failure(), "warning: peers and coordinators with these settings do not start: ")
     with call.client() as client:
         before = None if resume else client.read_before(loaded.spec)
         if resume is not None and "@" in resume:
@@ -236,7 +250,7 @@ def show(
     from sardonyx.cli.history_text import timeline_line
     from sardonyx.cli.tables import job_headline, lag_legend, tasks_table
 
-    with call.client() as client, call.patience("the log to be replayed"):
+    with call.client() as client, call.patience(LOG_AND_KAFKA):
         handle = call.job(client, job)
         if changes:
             from sardonyx.client.change import revisions
@@ -255,7 +269,7 @@ def show(
             working = None if shown is None or shown.ended else {each.name: each.peers for each in shown.tasks}
             _put_plan(call, plan_of(handle.spec()), plan, working)
             return
-        view = _with_lag(call, handle, handle.status())
+        view = with_unread(call, handle, handle.status())
         waits = None if view.ended else handle.explain(look=False).in_short
         events = _timeline(call, handle)
         later = client.later_attempt(job, handle.id) if call.json else None
@@ -305,29 +319,6 @@ def _position_lines(view: JobView) -> list[str]:
     ]
 
 
-def _with_lag(call: Call, handle: JobHandle, view: JobView) -> JobView:
-    """The view with positions and what is unread before each task. Says so if Kafka does not tell in time."""
-    from sardonyx.client.views import with_lag, with_positions
-    from sardonyx.runtime.background import BackgroundThread
-
-    if view.status != "running" or not call.settings.kafka.bootstrap_servers:
-        return view
-    if any(task.rows_in is None and not task.bound for task in view.tasks):
-        call.say("rows, positions and what is unread are not known: Kafka has not answered in time")
-        return view
-    thread = BackgroundThread("lag")
-    positions, lag = thread.submit(handle.positions), thread.submit(handle.lag)
-    thread.close()
-    try:
-        view = with_positions(view, positions.result(LAG_PATIENCE))
-        return with_lag(view, lag.result(LAG_PATIENCE))
-    except TimeoutError:
-        call.say(f"what is unread is not known: Kafka has not answered within {LAG_PATIENCE:.0f} s")
-    except SetupError as error:
-        call.say(f"what is unread is not known: {error.code}: {error.message}")
-    return view
-
-
 def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
     """What went wrong with a job. Says so, and gives none, if the log cannot be read."""
     try:
@@ -339,7 +330,7 @@ def _timeline(call: Call, handle: JobHandle) -> list[TimelineEvent]:
 
 def explain(call: Call, job: JobId) -> None:
     """Show why a job does not run: what is missing, which peers hold it, and since when."""
-    with call.client() as client, call.patience("the log to be replayed, and for Kafka"):
+    with call.client() as client, call.patience(f"{LOG_AND_KAFKA}; slow tasks are looked at twice"):
         why = _why(call, client, job)
     found = why.explanation
     if call.json:
@@ -353,6 +344,8 @@ def explain(call: Call, job: JobId) -> None:
     call.put(f"{found.job} is {'submitted' if handed_in else 'purged'}" if handed_in or forgotten else lines[0])
     for reason in why.outside:
         call.put(f"  {reason.text}")
+        if reason.fix:
+            call.put(f"    fix: {reason.fix}")
     for line in lines[1:] if not handed_in else ():
         call.put(line)
     if any(reason.code == "runs" for reason in found.reasons):

@@ -27,10 +27,12 @@ def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:
 def watch_to_end(call: Call, handle: JobHandle, *, timeout: float | None = None) -> JobView:
     """Show progress on stderr until the job has ended. Raises Interrupted ``SX-JOB-TIMEOUT``."""
     from sardonyx.cli.progress import progress
+    from sardonyx.cli.unread import tell_rows_error
 
     silence = Silence(handle)
     with progress(call.error_console, upstream_of(handle.spec())) as shown:
         for view in handle.follow(timeout=timeout):
+            tell_rows_error(call, view)
             shown.show(view, silence.remark(view, time.monotonic()))
     return view
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,8 +16,8 @@ import msgspec
 import typer
 
 from sardonyx.cli import report
-from sardonyx.cli.arguments import entry_or_time
-from sardonyx.cli.call import SILENCE, Call, connected, local, our_version
+from sardonyx.cli.arguments import place_in_log
+from sardonyx.cli.call import LOG, SILENCE, Call, connected, local, our_version
 from sardonyx.cli.event_text import clock, summary
 from sardonyx.cli.files import opened, write_lines
 from sardonyx.cli.masks import Masks
@@ -39,7 +38,7 @@ FEW = 20
 N = Annotated[
     str,
     typer.Argument(
-        metavar="N|TIME", help='Number of an entry; or a time, such as 23:40 or "10 min" ago: the last before it.'
+        metavar="N|TIME", help='Number of an entry; or a time, such as 23:40 or "10 min ago": the last before it.'
     ),
 ]
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file that `log export` wrote; - for standard input.")]
@@ -94,7 +93,7 @@ def tail(
         there = reader.kept(zk)
         first = there.first if job is not None else max(there.first, there.last - lines + 1)
         last_fits = deque[Decided](maxlen=lines)
-        with call.patience("the log to be replayed"):
+        with call.patience(LOG):
             following = reader.Following(zk, first)
             last_fits.extend(decided for decided in following.new() if fits(decided))
         masks = Masks(zk)
@@ -156,9 +155,12 @@ def _archive(call: Call) -> Archive | None:
 
 def _number(call: Call, zk: ZooKeeperSession, text: str, *, later: bool = False) -> int:
     """The number of the entry that a user means. Of a time: of the last entry at or before it, or of the first after it."""
+    return _entry(call, zk, place_in_log(call, text), later=later)
+
+
+def _entry(call: Call, zk: ZooKeeperSession, where: float, *, later: bool = False) -> int:
     from coordinator.history import reader
 
-    where = entry_or_time(text, datetime.now().astimezone())
     if isinstance(where, int):
         return where
     found, archive = reader.until(zk, where), _archive(call)
@@ -315,8 +317,9 @@ def at(call: Call, n: N) -> None:
         from coordinator.history import reader
         from coordinator.loop.event_log import read_log
 
-        with call.patience("the log to be replayed"):
-            number = _number(call, zk, n)
+        with call.patience(LOG):
+            where = place_in_log(call, n)
+            number = _entry(call, zk, where)
             oldest, archive = reader.kept(zk).first, _archive(call)
             if number < oldest and archive is not None and archive.holds(number):
                 state, when = archive.at(number)
@@ -325,20 +328,32 @@ def at(call: Call, n: N) -> None:
                 held = number >= oldest  # what was before the oldest entry is known, not when that was
                 found = next(read_log(zk, number), None) if held else None
                 when = found[1].at if found and found[0] == number else None
-    _put_cluster(call, state, when)
+    _put_cluster(call, state, when, _asked(where))
 
 
-def _put_cluster(call: Call, state: State, when: float | None) -> None:
+def _asked(where: float) -> float | None:
+    """The moment that a user means, and none that is yet to come; None: an entry is meant."""
+    return None if isinstance(where, int) else min(where, time.time())
+
+
+def _put_cluster(call: Call, state: State, when: float | None, asked: float | None = None) -> None:
+    """Show the deployment after an entry. How long a peer had been in its state is told as of the moment that was ``asked`` for,
+    which may be long after that entry; of an entry, as of that.
+    """
     from sardonyx.cli.tables import job_headline, peers_table, tasks_table
     from sardonyx.client.cluster_views import cluster_view
 
-    view = cluster_view(state, when)
+    view = cluster_view(state, when, asked)
     if call.json:
         call.put_json(view)
         return
-    call.put(f"deployment {view.deployment} after entry {view.n}" + (f", {clock(when)}" if when else ""))
+    call.put(
+        f"deployment {view.deployment} after entry {view.n}"
+        + (f", {clock(when)}" if when else "")
+        + (f", as of {clock(asked)[:-4]}" if asked else "")
+    )
     if view.peers:
-        call.console.print(peers_table(view.peers, when))
+        call.console.print(peers_table(view.peers, asked or when))
     else:
         call.put("no peers")
     for job in view.jobs:
@@ -413,7 +428,7 @@ def export(
     with tree_of(call) as zk:
         from coordinator.history import reader
 
-        lines = reader.export(zk, our_version(), None if first is None else _first(zk, first))
+        lines = reader.export(zk, our_version(), None if first is None else _first(call, zk, first))
         head = next(lines)
         write_lines(out, itertools.chain([head], lines))
     if out is None:
@@ -425,11 +440,11 @@ def export(
         call.put(f"{out}: entries {header['first']:,} to {header['last']:,} of deployment {header['deployment']}")
 
 
-def _first(zk: ZooKeeperSession, text: str) -> int:
+def _first(call: Call, zk: ZooKeeperSession, text: str) -> int:
     """The entry with which an export begins, of what ZooKeeper holds: of a time, the first after it."""
     from coordinator.history import reader
 
-    where = entry_or_time(text, datetime.now().astimezone())
+    where = place_in_log(call, text)
     return max(where, 1) if isinstance(where, int) else reader.until(zk, where) + 1
 
 
@@ -445,7 +460,7 @@ def replay(
     thorough: Thorough = False,
 ) -> int:
     """Replay an exported log without any service, and check it like `log verify`. Exit code 1: something differs."""
-    where = None if n is None else entry_or_time(n, datetime.now().astimezone())
+    where = None if n is None else place_in_log(call, n)
     with opened_log(file) as source:
         from coordinator.history.export import LogFile
         from coordinator.history.replay import Replay, Verifier
@@ -463,7 +478,7 @@ def replay(
                     break
                 past.step(entry.n, entry.event)
                 when = entry.event.at
-            _put_cluster(call, past.state, when)
+            _put_cluster(call, past.state, when, _asked(where))
             return report.COMPLETED
         began = time.monotonic()
         told = _Told(call)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sardonyx.cli.call import Call, connected
+from sardonyx.cli.call import LOG, Call, connected
 from sardonyx.cli.event_text import clock
 from sardonyx.cli.log_commands import tree_of
 from sardonyx.core.text import counted
@@ -51,7 +51,7 @@ def show(call: Call, peer: PeerId) -> None:
     with tree_of(call) as zk:
         from coordinator.history import reader
 
-        with call.patience("the log to be replayed"):
+        with call.patience(LOG):
             name = find_peer(peer, _peers_ever(zk))
         moments = life(name, reader.decided(zk, reader.kept(zk).first))
         if call.json:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 1.0
 """Seconds between two plain lines about one task, at least."""
+NOT_BEGUN = "has not begun"
 
 
 class Progress(Protocol):
@@ -80,15 +81,30 @@ class PlainLines:
             said += [f"{view.id}: {remark}"] if remark else []
         for task in view.tasks:
             rate = self._rates.update(task, now)
-            line = f"  {task.name}: {task.state}, {number(task.rows_in)} rows in, {number(task.rows_out)} out"
-            line += f", {number(task.skipped)} skipped" if task.skipped else ""
-            line += f", {number(task.late)} late" if task.late else ""
-            line += f", {number(task.dead)} dead letters" if task.dead else ""
-            last, at = self._said.get(task.name, (f"  {task.name}: pending, 0 rows in, 0 out", -LINE_EVERY))
+            line = f"  {task.name}: {_told(task)}"
+            last, at = self._said.get(task.name, (f"  {task.name}: {NOT_BEGUN}", -LINE_EVERY))
             if line != last and (now - at >= LINE_EVERY or task.state == "complete" or view.ended):
                 self._said[task.name] = (line, now)
                 said.append(line + (f" ({rate:,.0f} rows/s)" if rate else ""))
         return said
+
+
+def _told(task: TaskView) -> str:
+    """How far a task is, in words."""
+    if task.state == "pending":
+        return NOT_BEGUN
+    rows = [
+        text
+        for text, known in (
+            (f"{number(task.rows_in)} rows in", task.rows_in is not None),
+            (f"{number(task.rows_out)} out", task.rows_out is not None),
+            (f"{number(task.skipped)} skipped", task.skipped),
+            (f"{number(task.late)} late", task.late),
+            (f"{number(task.dead)} dead letters", task.dead),
+        )
+        if known
+    ]
+    return f"{task.state}, {', '.join(rows) or 'rows not known'}"
 
 
 class Lines:

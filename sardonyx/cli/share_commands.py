@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from sardonyx.cli.arguments import JobId, Restart, Timeout, duration_of
-from sardonyx.cli.call import Call, connected
+from sardonyx.cli.call import LOG, Call, connected
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.events import Scheduler
 from sardonyx.core.text import counted, listed, near, plural
@@ -36,7 +36,7 @@ def policy(
     ] = None,
 ) -> None:
     """Show how virtual peers are divided among jobs, and what each job is entitled to; or choose another scheduler."""
-    with call.client() as client, call.patience("the log to be replayed"):
+    with call.client() as client, call.patience(LOG):
         found = client.set_policy(_scheduler(change)) if change else client.policy()
     if call.json:
         call.put_json(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sardonyx.cli.call import Call, connected
+from sardonyx.cli.call import LOG, Call, connected
 from sardonyx.cli.log_commands import entry_data, opened_log
 from sardonyx.core.errors import SardonyxError, SetupError
 
@@ -125,12 +125,12 @@ def _source(call: Call, replay: Path | None, rows: bool) -> Source:
         call.settings.require("zookeeper")
         from sardonyx.web.live import LiveSource
 
-        with call.patience(f"ZooKeeper at {call.settings.zookeeper.hosts}, and for the log to be replayed"):
+        with call.patience(f"{LOG}, at {call.settings.zookeeper.hosts}"):
             return LiveSource(call.settings, words(), rows=rows)
     from coordinator.history.export import LogFile
     from sardonyx.web.source import FileSource
 
-    with opened_log(str(replay)) as file, call.patience("the log to be replayed"):
+    with opened_log(str(replay)) as file, call.patience("the whole file to be read: the pages show any moment of it"):
         return FileSource(LogFile(file, str(replay)), str(replay), words())
 
 

@@ -18,6 +18,7 @@ from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, stateful
 from sardonyx.core.text import listed, time_text
+from sardonyx.core.units import ago
 
 if TYPE_CHECKING:
     from sardonyx.runtime.settings import Settings
@@ -118,16 +119,23 @@ def refuse_unknown(stage: Stage, positions: Mapping[Partition, Position | None],
 
 
 def moment(at: datetime | str) -> int:
-    """A time as people give it, in microseconds since 1970. Without a zone it is UTC.
+    """A time as people give it, such as "2026-11-26T10:00:00Z" or "10 min ago", in microseconds since 1970. Without a zone it is
+    UTC.
 
     Raises:
         SardonyxError: ``SX-USAGE``.
     """
+    past = ago(at) if isinstance(at, str) else None
     try:
+        if past is not None:
+            at = datetime.now(UTC) - timedelta(seconds=past)
         found = datetime.fromisoformat(at) if isinstance(at, str) else at
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise SardonyxError(
-            "SX-USAGE", f"{at!r} is not a time", cause=str(error), fix="write for example 2026-11-26T10:00:00Z"
+            "SX-USAGE",
+            f"{at!r} is not a time",
+            cause=str(error),
+            fix='write for example 2026-11-26T10:00:00Z, or "10 min ago"',
         ) from error
     found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (found - _EPOCH) // timedelta(microseconds=1)

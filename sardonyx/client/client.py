@@ -45,7 +45,7 @@ from sardonyx.client.views import JobView, TaskView, job_view, laid_out, task_no
 from sardonyx.client.waiting import await_node
 from sardonyx.core import node_paths
 from sardonyx.core.effects import Set
-from sardonyx.core.errors import Interrupted, SardonyxError
+from sardonyx.core.errors import Failure, Interrupted, SardonyxError
 from sardonyx.core.events import ENDED, AnyEvent, Counts, Evicted, JobSubmitted, Scheduler, decode_request, happened
 from sardonyx.core.graph import Graph
 from sardonyx.core.notes import UNREADABLE, JobNote, PeerNote, PulseNote, TaskNote
@@ -451,19 +451,22 @@ class Client:
     def view_of(self, job: str, spec: JobSpec, note: JobNote | None, *, live: bool) -> JobView:
         graph = laid_out(spec, self.settings.deployment, job)
         notes = task_notes(self.zk.read_many, graph, job)
-        counts = self._live_counts(graph, job, note, notes) if live else None
-        return job_view(job, spec, graph, note, notes, counts)
+        counts, error = self._live_counts(graph, job, note, notes) if live else (None, None)
+        view = job_view(job, spec, graph, note, notes, counts)
+        return view if error is None else msgspec.structs.replace(view, rows_error=error)
 
     def _live_counts(
         self, graph: Graph, job: str, note: JobNote | None, notes: dict[str, TaskNote]
-    ) -> dict[str, Counts] | None:
-        """Ask Kafka about tasks that are not complete; None if we need not or cannot ask it."""
+    ) -> tuple[dict[str, Counts] | None, Failure | None]:
+        """Ask Kafka about tasks that are not complete, and say why it did not tell; nothing if we need not or cannot ask it."""
         if note is None or note.links != "made" or not self.settings.kafka.bootstrap_servers:
-            return None
+            return None, None
         if all(each.counts is not None or is_untouched(each) for each in notes.values()):
-            return None
+            return None, None
         found = self._live.counts(graph, job)
-        return None if found is None else still_known(found, ended=note.status in ENDED)
+        if found is None:
+            return None, self._live.error(job)
+        return still_known(found, ended=note.status in ENDED), None
 
 
 def _topics_of(spec: JobSpec) -> dict[str, Any]:

@@ -39,13 +39,15 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     at: float | None
     """When the coordinator took that event in, seconds since 1970."""
+    asked: float | None = None
+    """The moment that was asked for, seconds since 1970; None: the event was."""
     deployment: str
     peers: list[PeerView]
     jobs: list[JobView]
     """The latest first. Only tasks with final counts show rows."""
 
 
-def cluster_view(state: State, at: float | None = None) -> ClusterView:
+def cluster_view(state: State, at: float | None = None, asked: float | None = None) -> ClusterView:
     """Show the deployment as it is in a state of the coordinator."""
     jobs = [
         job_view(
@@ -67,7 +69,7 @@ def cluster_view(state: State, at: float | None = None) -> ClusterView:
         for name, peer in sorted(state.peers.items())
         if (note := peer.note()) is not None
     ]
-    return ClusterView(n=state.n, at=at, deployment=state.deployment, peers=peers, jobs=jobs[::-1])
+    return ClusterView(n=state.n, at=at, asked=asked, deployment=state.deployment, peers=peers, jobs=jobs[::-1])
 
 
 def peer_view(peer: str, note: PeerNote, pulse: PulseNote | None, since: float | None = None) -> PeerView:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sardonyx.client.batch_times import OfTask
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.verdict import LATE, cap_of, facts_of, verdict
 from sardonyx.client.views import TaskView
@@ -20,7 +21,7 @@ APART = 2.0
 
 def late_tasks(
     handle: JobHandle, limits: Mapping[str, int], held: Callable[[Sequence[LinkLag]], Collection[str]]
-) -> list[str]:
+) -> list[OfTask]:
     """Say of each late task how late it is, whether it catches up, and what it lacks. Takes two seconds if there is one.
     A task that a full queue holds is not late by itself: it is left out.
 
@@ -53,7 +54,7 @@ def in_words(
     tasks: Sequence[TaskView],
     limits: Mapping[str, int],
     caps: Mapping[str, str] = {},
-) -> list[str]:
+) -> list[OfTask]:
     """The same from two looks, so many ``seconds`` apart. The task that is latest comes first. Pure."""
     known = [{lag.link: lag.records for lag in look} for look in (first, second)]
 
@@ -72,11 +73,15 @@ def in_words(
         facts = facts_of(task, read, growth, limit, cap=caps.get(task.name, ""))
         words = f"task {task.name} is late with {worst.link}: {verdict(facts).text}"
         if facts.growth is not None and abs(facts.growth) > 0.5:  # as a whole number, it would be 0
-            words += f" ({facts.growth:+,.0f} unread rows a second)"
+            words += f" ({_trend(facts.growth)})"
         if limit is not None and task.peers < limit and (facts.growth is None or facts.growth >= 0):
             words += f"; it has {task.peers} of the {limit} {plural(limit, 'peer', 'peers')} that it can take"
-        found.append((worst.seconds or 0.0, words))
-    return [words for _, words in sorted(found, reverse=True)]
+        found.append((worst.seconds or 0.0, OfTask(task.name, words)))
+    return [said for _, said in sorted(found, reverse=True)]
+
+
+def _trend(growth: float) -> str:
+    return f"the unread rows become {'more' if growth > 0 else 'fewer'} by {abs(growth):,.0f} a second"
 
 
 def _is_late(lag: LinkLag) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from sardonyx.core.errors import SardonyxError
+from sardonyx.core.errors import Failure, failure_of
 from sardonyx.core.events import Counts
 from sardonyx.core.graph import Graph
 
@@ -35,6 +35,7 @@ class LiveCounts:
         self._patience = patience
         self._lock = threading.Lock()
         self._asked: _Asked | None = None
+        self._failed: dict[str, Failure] = {}
 
     def counts(self, graph: Graph, job: str) -> dict[str, Counts] | None:
         """Return the counts by task; None if Kafka does not answer in time, also if it has not answered about another job yet."""
@@ -50,14 +51,24 @@ class LiveCounts:
             if asked.job == job:
                 return asked.answer[0] if asked.answer else None
 
+    def error(self, job: str) -> Failure:
+        """Say why the counts of a job are not known: what its last question ended with, or that Kafka is silent."""
+        return self._failed.get(job) or Failure(
+            "SX-KAFKA-UNREACHABLE",
+            f"Kafka has not answered within {self._patience:.0f} s",
+            fix=f"run `sardonyx job explain {job}`, which says why; the rows are shown again as soon as it answers",
+        )
+
     def _begun(self, graph: Graph, job: str) -> _Asked:
         answer: list[dict[str, Counts]] = []
 
         def ask() -> None:
             try:
                 answer.append(self._ask(graph, job))
-            except SardonyxError as error:
-                log.warning("row_counts_unavailable", job=job, code=error.code, error=error.message)
+                self._failed.pop(job, None)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: it is told, and not printed
+                failure = self._failed[job] = failure_of(error)
+                log.warning("row_counts_unavailable", job=job, code=failure.code, error=failure.message)
 
         thread = threading.Thread(target=ask, daemon=True, name="live counts")
         thread.start()

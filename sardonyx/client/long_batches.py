@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from sardonyx.client.batch_times import OfTask
 from sardonyx.core import node_paths
 from sardonyx.core.notes import PulseNote
-from sardonyx.core.text import counted, time_text
+from sardonyx.core.text import counted
 from sardonyx.core.units import duration
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from sardonyx.zookeeper.session import ZooKeeperSession
 
 
-def long_batches(zk: ZooKeeperSession, state: State, job: str) -> list[str]:
-    """Say on which batches the peers of a running job sit, and since when. The one that began first comes first.
+def long_batches(zk: ZooKeeperSession, state: State, job: str) -> list[OfTask]:
+    """Say on which batches the peers of a running job sit, and for how long. The one that began first comes first.
 
     A peer tells of a batch in its pulse when it has worked on it for ten seconds.
     """
@@ -49,7 +50,7 @@ def away_in_words(state: State, pulses: Mapping[str, bytes | None], now: float) 
         yield f"task {task} waits, for {duration(max(now - since, 0.0))}: {code}: {words} (peer {peer}{others})"
 
 
-def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: float) -> Iterator[str]:
+def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: float) -> Iterator[OfTask]:
     """The same, from the pulses of the peers. Pure."""
     found = []
     for peer, data in pulses.items():
@@ -59,11 +60,11 @@ def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: fl
             continue
         links = state.plans[job].graph.stage(place.task).ingress
         of = "split" if any(link.kind == "splits" for link in links) else "row"
-        since = time_text(round(batch.since) * 1_000_000)
-        words = f"task {place.task} sits on one batch of {counted(batch.rows, of)} since {since}"
+        took = duration(max(now - batch.since, 0.0))
         first = ", where Spark has to start first" if batch.starts_spark else ""
-        found.append((batch.since, f"{words} ({duration(max(now - batch.since, 0.0))}), at peer {peer}{first}"))
-    return (words for _, words in sorted(found))
+        words = f"task {place.task} sits on one batch of {counted(batch.rows, of)}, for {took}, at peer {peer}{first}"
+        found.append((batch.since, OfTask(place.task, words)))
+    return (said for _, said in sorted(found))
 
 
 def _note(data: bytes | None) -> PulseNote:

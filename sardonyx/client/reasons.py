@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from coordinator.core.explanation import Code, Explanation
+from sardonyx.core.errors import SardonyxError
 
 
-class Outside(msgspec.Struct, frozen=True):
+class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that keeps a job, or its clock, from going on, or makes it slow, and that the coordinator's log does not know."""
 
     code: Literal[
@@ -23,9 +24,18 @@ class Outside(msgspec.Struct, frozen=True):
         "held",
         "long-batch",
         "late",
+        "batch-time",
         "loop-goes-on",
     ]
     text: str
+    fix: str = ""
+    """What the user can do about it, if that is known."""
+
+
+def kafka_away(error: SardonyxError) -> Outside:
+    """Kafka does not answer, or cannot be asked, with this error."""
+    cause = f": {error.cause}" if error.cause else ""
+    return Outside("kafka-away", f"{error.code}: {error.opening}{cause}", error.fix)
 
 
 HOLDING: frozenset[Code] = frozenset(

@@ -336,7 +336,7 @@ class _Telling:
             from queues.telemetry import batches_of
 
             self._found = {}
-            for each in batches_of(self._settings, self._job, TELEMETRY):
+            for each in batches_of(self._settings, self._job, TELEMETRY) or ():
                 origin = decode(each.made_from.encode() or None)
                 if origin is not None:
                     self._found.setdefault(each.task, []).append(Told(each.at, each.rows_out, each.dead, origin))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from sardonyx.client.left_state import left_in_words
 from sardonyx.client.views import ViewStatus, laid_out
 from sardonyx.core.errors import JobFailed, SardonyxError
 from sardonyx.core.events import ENDED
@@ -133,8 +134,8 @@ def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, clo
     if problem is not None:
         return f"no job can go on from here: {problem.problem}"
     command = f"sardonyx job submit SPEC --resume {job}"
-    if tasks := keeping(spec):
-        return f"what {listed(tasks)} held is kept, and in no result yet; to go on with it: {command}"
+    if left := left_in_words(spec):
+        return f"kept: {left}. To go on with what is kept: {command}"
     return f"to go on from here: {command}"
 
 

@@ -90,6 +90,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The job that goes on from its positions."""
     by: str = ""
     """The user who submitted it, as ``user@host``, and the version of the client."""
+    rows_error: Failure | None = None
+    """Why rows of its tasks are not known, if Kafka was asked for them and did not tell."""
 
     @property
     def ended(self) -> bool:
@@ -193,10 +195,12 @@ def task_notes(
 
 def _stage_view(stage: Stage, note: TaskNote | None, counts: Counts | None) -> TaskView:
     note = note or TaskNote(state="pending", n=0)
+    # The rows are asked for after the note was read: a task that has some has begun by now.
+    begun = note.state == "pending" and counts is not None and counts != Counts()
     return TaskView(
         name=stage.name,
         type=stage.task.type,
-        state=note.state,
+        state="running" if begun else note.state,
         peers=len(note.peers),
         peer_ids=sorted(note.peers),
         rows_in=counts.rows_in if counts else None,

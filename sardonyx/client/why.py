@@ -1,7 +1,8 @@
 """Why a job does not run: what the coordinator's state tells, and what lies outside it.
 
 Outside are a coordinator that is missing or stalled, a Kafka that does not answer, what holds the clock of a job, which of
-its tasks are held by full queues, sit on one batch or are late, and what is on its way in its loops.
+its tasks are held by full queues, sit on one batch or are late, where the time of their batches goes, and what is on its way
+in its loops.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import msgspec
 from coordinator.core.explain import explain
 from coordinator.history import reader
 from queues.connectivity import reach_kafka
+from sardonyx.client.batch_times import batch_times
 from sardonyx.client.clocks import lacking, waiting_rows, what_holds
 from sardonyx.client.cycles import in_words
 from sardonyx.client.held_tasks import held_tasks
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.late_tasks import late_tasks
 from sardonyx.client.long_batches import long_batches, services_away
-from sardonyx.client.reasons import Outside, Why
+from sardonyx.client.reasons import Outside, Why, kafka_away
 from sardonyx.client.waiting import requests_waiting
 from sardonyx.core import node_paths
 from sardonyx.core.changing_at import pending
@@ -66,20 +68,19 @@ def why(client: Client, job: str, *, look: bool) -> Why:
         outside += [Outside("service-away", words) for words in services_away(zk, state, job)]
     if explanation.status is None and submitted:
         outside.append(Outside("submitted", "it is submitted, and no coordinator has taken it in yet"))
-    elif look and not ended and not gone and (words := _kafka_silent(client.settings)):
-        outside.append(Outside("kafka-away", words))
+    elif look and not ended and not gone and (away := _kafka_silent(client.settings)):
+        outside.append(away)
     elif look and explanation.status == "running":
         outside += _told(client, job, _of_clocks)
         holds = _told(client, job, lambda handle: [hold.text for hold in held_tasks(client, handle.id)])
         outside += [Outside("held", words) for words in holds]
-        outside += [Outside("long-batch", words) for words in long_batches(zk, state, job)]
-        limits = state.plans[job].limit
-        outside += [
-            Outside("late", words)
-            for words in _told(
-                client, job, lambda handle: late_tasks(handle, limits, partial(_held, client, handle.id))
-            )
-        ]
+        plan = state.plans[job]
+        long = long_batches(zk, state, job)
+        late = _told(client, job, lambda handle: late_tasks(handle, plan.limit, partial(_held, client, handle.id)))
+        outside += [Outside("long-batch", said.text) for said in long]
+        outside += [Outside("late", said.text) for said in late]
+        slow = [plan.graph.stage(name).task for name in dict.fromkeys(said.task for said in (*long, *late))]
+        outside += _told(client, job, lambda handle: batch_times(client.settings, handle.id, slow))
     if look and any(reason.code == "loop-goes-on" for reason in explanation.reasons):
         outside += [Outside("loop-goes-on", words) for words in _told(client, job, _loops)]
     return Why(explanation, outside)
@@ -106,15 +107,15 @@ def _leader(zk: ZooKeeperSession) -> str:
     return f" on {msgspec.json.decode(data, type=EpochNote).leader}" if data else ""
 
 
-def _kafka_silent(settings: Settings) -> str | None:
-    """Why Kafka does not answer; None if it does, or if no address is configured."""
+def _kafka_silent(settings: Settings) -> Outside | None:
+    """Why Kafka does not answer, or cannot be asked; None if it answers, or if no address is configured."""
     if not settings.kafka.bootstrap_servers:
         return None
     quick = settings.kafka.model_copy(update={"connect_timeout": min(LOOK, settings.kafka.connect_timeout)})
     try:
         reach_kafka(settings.model_copy(update={"kafka": quick}))
     except SetupError as error:
-        return f"{error.opening}: {error.cause}"
+        return kafka_away(error)
     return None
 
 

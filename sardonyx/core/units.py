@@ -15,6 +15,7 @@ _BYTES = {
     "MiB": 1024**2,
     "GiB": 1024**3,
 }
+_AGO = re.compile(r"(.*\S)\s+ago\s*")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -24,6 +25,15 @@ def seconds(text: str | float) -> float:
     Raises ``ValueError`` that lists the valid units.
     """
     return _quantity(text, _SECONDS, "s", 'a duration such as "250 ms" or "10 s"')
+
+
+def ago(text: str) -> float | None:
+    """The seconds of a text such as "10 min ago" or "2 h ago"; None if it is no such text."""
+    match = _AGO.fullmatch(text)
+    try:
+        return seconds(match[1]) if match and not match[1].strip().isdecimal() else None
+    except ValueError:
+        return None
 
 
 def written(seconds: float) -> str:

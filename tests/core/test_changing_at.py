@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -366,3 +367,14 @@ def test_the_diff_says_what_a_change_waits_for() -> None:
     numbered = side_by_side(a_job(time=ordinal("nr")), a_job("new", time=ordinal("nr")), 3)
     found = job_diff(numbered, a_job("new", time=ordinal("nr")))
     assert diff_lines(found, "new.py")[-8:].count("    sardonyx job change job new.py --at 3") == 1
+
+
+def test_a_time_of_rows_may_be_said_by_how_long_ago_it_was() -> None:
+    """Of the wall clock, wherever such a time is given to a client; a number without a unit is none."""
+    for text, seconds in (("10 min ago", 600), ("2 h ago", 7_200), ("90 s ago", 90)):
+        before = datetime.now(UTC).timestamp()
+        found = moment(text) / 1e6
+        assert before - seconds - 0.001 <= found <= datetime.now(UTC).timestamp() - seconds
+    for text in ("10 ago", "10 min", "a while ago", "9999999 days ago"):
+        with pytest.raises(SardonyxError, match=r"(?s)SX-USAGE.*10 min ago"):
+            moment(text)

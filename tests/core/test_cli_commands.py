@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sardonyx.cli.app import app
-from sardonyx.cli.arguments import entry_or_time
+from sardonyx.cli.arguments import entry_or_time, place_in_log
 from sardonyx.cli.call import Call, local
 from sardonyx.cli.files import write_lines
 from sardonyx.cli.job_commands import list_jobs
@@ -346,6 +346,9 @@ def test_a_list_of_jobs_says_what_it_leaves_out() -> None:
         ("12:30", "2026-11-26T12:30:00+02:00"),
         ("23:40", "2026-11-25T23:40:00+02:00"),  # the last one that was
         ("10 min", "2026-11-26T12:50:00+02:00"),
+        ("10 min ago", "2026-11-26T12:50:00+02:00"),
+        ("2 h ago", "2026-11-26T11:00:00+02:00"),
+        (" 90 s  ago", "2026-11-26T12:58:30+02:00"),
         ("2026-11-20T08:00", "2026-11-20T08:00:00+02:00"),
         ("2026-11-20T08:00:00Z", "2026-11-20T08:00:00+00:00"),
     ],
@@ -356,7 +359,24 @@ def test_a_place_in_the_log_is_a_number_or_a_time(text: str, found: int | str) -
     assert place == (found if isinstance(found, int) else datetime.fromisoformat(found).timestamp())
 
 
-@pytest.mark.parametrize("text", ["yesterday", "1000000 days"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("23:40", "23:40 is yesterday's, 2026-11-25 23:40:00: today it is not so late yet\n"),
+        ("12:30", ""),
+        ("2026-11-25T23:40", ""),
+        ("20 h ago", ""),
+        ("1200", ""),
+    ],
+)
+def test_a_time_of_day_that_is_yesterdays_says_so(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would else be taken for one of today. A moment that says its day needs no words."""
+    now = datetime.fromisoformat("2026-11-26T13:00:00+02:00")
+    assert place_in_log(Call(), text, now) == entry_or_time(text, now)
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("text", ["yesterday", "1000000 days", "1000000 days ago", "ago", "10 ago", "a while ago"])
 def test_what_is_no_place_in_the_log_is_said(text: str) -> None:
     with pytest.raises(SardonyxError, match="SX-USAGE"):
         entry_or_time(text, datetime.now(UTC))

@@ -243,6 +243,20 @@ def test_plain_lines_only_on_change_and_at_most_one_a_second_per_task() -> None:
     assert lines.lines(job("completed", a=("complete", 40)), 9.2) == ["j-1: completed"]
 
 
+def test_plain_lines_say_what_is_known_and_no_more() -> None:
+    """Of a task that has not begun that it has not; rows that are not known are no dashes."""
+    lines = PlainLines()
+    unknown = TaskView(name="a", type="function", state="running")
+    view = job(b=("pending", 0))
+    assert lines.lines(view, 0.0) == ["j-1: running"]
+    view = JobView(id="j-1", name="j", status="running", tasks=[unknown, view.task("b")])
+    assert lines.lines(view, 1.0) == ["  a: running, rows not known"]
+    fused = TaskView(name="a", type="function", state="running", rows_in=7, dead=2)
+    assert lines.lines(JobView(id="j-1", name="j", status="running", tasks=[fused]), 3.0) == [
+        "  a: running, 7 rows in, 2 dead letters"
+    ]
+
+
 def test_a_remark_is_said_once() -> None:
     """The text says what a job waits for when that changes, not after every event."""
     lines = PlainLines()

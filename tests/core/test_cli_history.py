@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 import pytest
@@ -15,8 +17,10 @@ from coordinator.core.state import State, new_state
 from coordinator.core.stored_state import decode_state, encode_state
 from coordinator.history import replay
 from coordinator.history.replay import Decided, Replay, Stand, Verdict, Verifier, concerned_jobs
+from sardonyx.cli.call import Call
+from sardonyx.cli.event_text import clock
 from sardonyx.cli.history_text import change_lines, effect_data, eviction, life
-from sardonyx.cli.log_commands import wanted
+from sardonyx.cli.log_commands import _asked, _put_cluster, wanted
 from sardonyx.client.cluster_views import cluster_view
 from sardonyx.client.reasons import Outside, Why
 from sardonyx.core import node_paths
@@ -365,6 +369,20 @@ def test_the_cluster_as_it_was() -> None:
         ("write", "pending", []),
     ]
     assert cluster_view(state_of(*BEGIN, PeerDied(at=20.0, peer="a"))).peers == []
+
+
+def test_a_peer_is_told_as_of_the_moment_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last entry before it may be the one that made the peer active, and long ago. Of an entry it is told as of that."""
+    state = state_of(*BEGIN)
+    _put_cluster(Call(), state, 13.0, 613.0)
+    told = capsys.readouterr().out
+    assert "active  10 min 0 s" in told
+    assert f"as of {clock(613.0)[:-4]}" in told
+    _put_cluster(Call(), state, 13.0)
+    assert "active  0.0 s" in capsys.readouterr().out
+    assert _asked(7) is None
+    assert _asked(613.0) == 613.0
+    assert cast("float", _asked(9e9)) <= time.time()
 
 
 @pytest.mark.parametrize("number", range(10))

@@ -243,6 +243,11 @@ def test_the_command_replays_a_report(tmp_path: Path) -> None:
         "neither the number of an entry nor a time" in runner.invoke(app, ["log", "replay", "-", "--at", "soon"]).stderr
     )
 
+    held = times[between] + 0.05 - max(at for n, at in times.items() if n <= between)
+    asked = runner.invoke(app, ["log", "replay", str(report), "--at", moment, "--json"])
+    assert json.loads(asked.stdout)["asked"] - json.loads(asked.stdout)["at"] == pytest.approx(held, abs=0.001)
+    assert json.loads(runner.invoke(app, ["log", "replay", str(report), "--at", "3", "--json"]).stdout)["asked"] is None
+
     changed = tmp_path / "changed.jsonl"
     rows = report.read_bytes().splitlines(keepends=True)
     at = next(index for index, row in enumerate(rows) if b'"kind":"completed"' in row and b'"rows_out":2000000' in row)

@@ -70,6 +70,15 @@ def test_a_task_that_nobody_touched_has_no_rows() -> None:
     assert view.task("work").rows_in == 0
 
 
+def test_a_task_with_rows_has_begun() -> None:
+    """The note is read before Kafka is asked, so it may be older than the rows. A topic bound to the task has its state."""
+    note = TaskNote("pending", 3, {"p": 0})
+    assert {task.state for task in view_of(KAFKA_TO_KAFKA, {"work": note}, {"work": Counts(1_000, 0)}).tasks} == {
+        "running"
+    }
+    assert {task.state for task in view_of(KAFKA_TO_KAFKA, {"work": note}, {"work": Counts()}).tasks} == {"pending"}
+
+
 def test_bound_topics_mirror_their_neighbours() -> None:
     """A bound input shows what its reader read, a bound output what its writer wrote; both its state; no peers."""
     view = view_of(KAFKA_TO_KAFKA, {"work": TaskNote("running", 3, {"p": 0})}, {"work": Counts(7, 5)})

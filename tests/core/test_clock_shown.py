@@ -191,6 +191,13 @@ def test_numbers_of_rows_are_shown_as_numbers_while_a_task_has_no_clock_yet() ->
     assert "1970" not in shown
 
 
+def test_times_of_rows_say_that_they_are_in_utc() -> None:
+    """Times of the wall clock, which the same commands show, are local and say none."""
+    assert clock_commands.clock_text(1_795_687_200_500_000, ended=False, ordinal=False) == "2026-11-26T10:00:00.5Z"
+    assert clock_commands.clock_text(4_999, ended=False, ordinal=True) == "4,999"
+    assert clock_commands.clock_text(None, ended=True, ordinal=False) == "ended"
+
+
 @pytest.mark.parametrize("at_rest", ["hold", "wall"])
 def test_what_is_shown_never_falls(at_rest: AtRest, seed: int, sardonyx_clocked: Begin) -> None:
     """Random rows, crashes and silences: of each task, and of the job; and no input stands before its readers."""

@@ -160,7 +160,7 @@ def test_a_record_is_traced_to_the_window_that_holds_it(sardonyx_clocked: Begin)
     assert [(each.task, each.state) for each in held.tasks] == [("hits", "through"), ("per-user", "held")]
     cells = [list(column.cells) for column in way_of(held).columns]
     assert cells[1] == ["through", "held"]
-    assert cells[2][1] == "it may be in rows that the task holds, until the clock is 2026-11-23 10:02:00.000"
+    assert cells[2][1] == "it may be in rows that the task holds, until the clock is 2026-11-23T10:02:00Z"
     unread = traced(run, 2, end=3)
     assert [each.state for each in unread.tasks] == ["unread", "waiting"]
 
@@ -187,9 +187,7 @@ def test_a_record_is_followed_from_batch_to_batch(sardonyx_clocked: Begin) -> No
     assert all(each.sure and each.rows == 1 for each in tasks["hits"].outputs)
     begin = round(datetime(2026, 11, 23, 10, tzinfo=UTC).timestamp()) * 1_000_000
     assert tasks["per-user"].windows == [(begin, begin + 60_000_000)]
-    assert "; its window is 2026-11-23 10:00:00.000 to 2026-11-23 10:01:00.000" in str(
-        list(way_of(last).columns[2].cells)
-    )
+    assert "; its window is 2026-11-23T10:00:00Z to 2026-11-23T10:01:00Z" in str(list(way_of(last).columns[2].cells))
     assert tasks["one"].windows == []
     (took,) = tasks["per-user"].batches
     assert [each.link for each in took.read] == ["hits.per-user"]
@@ -221,7 +219,7 @@ def test_rows_of_several_windows_may_be_in_any_of_them(sardonyx_clocked: Begin) 
         (120, 60),
     ]
     cells = str(list(way_of(found).columns[2].cells))
-    assert "; in some of 2 windows, 2026-11-23 10:01:30.000 to 2026-11-23 10:03:00.000" in cells
+    assert "; in some of 2 windows, 2026-11-23T10:01:30Z to 2026-11-23T10:03:00Z" in cells
     gone = with_way(traced(run, 1), run._engine.graph, looked(run), written_in(run), values=lambda *_: None)
     assert all(each.windows == [] for each in gone.tasks)
 

@@ -39,10 +39,10 @@ def test_it_says_which_task_sits_on_what_since_when() -> None:
         third: pulse(BatchInHand(last.id + 100, 7, NOON)),
         fourth: b"?",
     }
-    slow = f"task {other.task} sits on one batch of 1 row since 2025-11-25T12:00:00Z (3 min 20 s), at peer {second}"
+    slow = f"task {other.task} sits on one batch of 1 row, for 3 min 20 s, at peer {second}"
     assert list(in_words(world.state, "copy", pulses, NOON + 200)) == [
-        f"{slow}, where Spark has to start first",
-        f"task {one.task} sits on one batch of 5,000 rows since 2025-11-25T12:00:20Z (3 min 0 s), at peer {first}",
+        (other.task, f"{slow}, where Spark has to start first"),
+        (one.task, f"task {one.task} sits on one batch of 5,000 rows, for 3 min 0 s, at peer {first}"),
     ]
     assert list(in_words(world.state, "copy", {first: pulse(None), second: None}, NOON)) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from structlog.testing import capture_logs
 
 from coordinator.core.explain import explain
 from coordinator.core.explanation import as_lines
-from sardonyx.cli.call import SILENCE
+from sardonyx.cli import call
+from sardonyx.cli.call import LOG, LOG_AND_KAFKA, SILENCE
 from sardonyx.cli.job_end import Silence
 from sardonyx.cli.progress import Bars
 from sardonyx.cli.share_commands import suspend
@@ -30,6 +32,7 @@ from sardonyx.core.notes import JobNote
 from sardonyx.core.spec import JobSpec
 from tests.core.test_stopping import job
 
+CLI = Path(call.__file__).parent
 FULL = Failure("SX-OUTPUT-FULL", "cannot write to /data/[/out]: No space left on device", fix="free space on that disk")
 
 
@@ -203,3 +206,12 @@ def test_a_job_is_not_submitted_that_would_be_refused(monkeypatch: pytest.Monkey
         require_resumable(played.handle, 0)
     played.gone()
     require_resumable(played.handle, 0)
+
+
+def test_no_command_waits_for_words_that_only_its_authors_know() -> None:
+    """A command that reads the whole log waits for ZooKeeper, and says what that holds."""
+    said = [line for file in CLI.glob("*.py") for line in file.read_text("utf-8").splitlines() if ".patience(" in line]
+    assert len(said) > 40
+    assert [line for line in said if "replayed" in line] == []
+    assert "what the coordinator has decided" in LOG
+    assert LOG_AND_KAFKA.startswith(LOG)

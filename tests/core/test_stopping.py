@@ -86,7 +86,10 @@ def test_a_stop_that_loses_what_tasks_hold_asks_first(spec: JobSpec, why: str) -
 def test_a_stop_from_which_a_job_can_go_on_does_not_ask() -> None:
     """The next job has the open windows; the last line says so, and names the command only where it will be taken."""
     may_stop(job())
-    assert goes_on_by("hits-1", job()).startswith("what count held is kept, and in no result yet")
+    assert goes_on_by("hits-1", job()) == (
+        "kept: the open windows of count (their rows are in no result yet). "
+        "To go on with what is kept: sardonyx job submit SPEC --resume hits-1"
+    )
     without = job(windows=False)
     may_stop(without)
     assert goes_on_by("hits-1", without) == "to go on from here: sardonyx job submit SPEC --resume hits-1"

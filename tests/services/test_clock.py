@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sardonyx.client.batch_times import OfTask
 from sardonyx.client.clocks import JobClock
 from sardonyx.client.job_handle import JobHandle
 from tests.services.house import House
@@ -89,8 +90,11 @@ def test_the_clock_of_each_task_is_that_of_the_slowest_partition(
     until(
         lambda: wanted in house.call("job", "explain", handle.id).stdout, what="a look that is soon enough to tell why"
     )
-    monkeypatch.setattr("sardonyx.client.why.late_tasks", lambda *_: ["task first is late"])
-    until(lambda: {each.code for each in handle.explain().outside} == {"clock-held", "late"}, what="both reasons")
+    monkeypatch.setattr("sardonyx.client.why.late_tasks", lambda *_: [OfTask("first", "task first is late")])
+    until(
+        lambda: {each.code for each in handle.explain().outside} == {"clock-held", "late", "batch-time"},
+        what="all reasons",
+    )
     house.clear()
 
 

@@ -210,7 +210,7 @@ def test_what_waits_is_told_exactly_and_grows_older(late: Late) -> None:
 
 def test_a_batch_that_takes_long_is_told_with_its_rows(late: Late) -> None:
     """`job explain` names each task that sits on one, as long as it does."""
-    sits = re.compile(r"task (second|even|idle) sits on one batch of [1-9]\d* rows? since .*, at peer \S+")
+    sits = re.compile(r"task (second|even|idle) sits on one batch of [1-9]\d* rows?, for \d.*, at peer \S+")
 
     def told() -> bool:
         return any(sits.fullmatch(each.text) for each in late.handle.explain().outside if each.code == "long-batch")

@@ -157,5 +157,5 @@ def test_a_record_that_is_held_is_told_its_window(house: House, tmp_path: Path) 
     assert count.windows == [(begin, begin + 60_000_000)]
     assert [each.read[0].link for each in count.batches] == ["hits.count"]
     shown = house.call("job", "trace", handle.id, f"{topic}[0]@0").stdout
-    assert "; its window is 2026-11-23 10:00:00.000 to 2026-11-23 10:01:00.000" in " ".join(shown.split())
+    assert "; its window is 2026-11-23T10:00:00Z to 2026-11-23T10:01:00Z" in " ".join(shown.split())
     house.clear()
