@@ -238,10 +238,13 @@ class ChangeRun(Striking):
     def _make_at(self, flow: ChangeFlow, handle: JobHandle, step: Step, path: Path) -> tuple[int, int]:
         """Have a job changed at a time of its rows; gives the revision and the time. If the job has come there before the change
         is made, at a later one.
+
+        The time is beyond all records that are given before the change is accepted, however long that takes.
         """
+        part = flow.feed.end * PART / self._options.faults
         while True:
-            self._more += 1  # so that the records go on beyond that time
-            at = max(flow.feed.sent) + math.ceil(flow.feed.end * PART / 2 / self._options.faults)
+            given = flow.feed.end * self._share + part * (self._more + 1)
+            at = max(*flow.feed.sent, math.ceil(given)) + math.ceil(part / 2)
             try:
                 return self._make(handle, step, path, datetime.fromtimestamp(at / 1_000, UTC)), at
             except SardonyxError as error:
@@ -252,11 +255,14 @@ class ChangeRun(Striking):
     def _make(self, handle: JobHandle, step: Step, path: Path, at: datetime | None = None) -> int:
         """Have a job changed, whatever else goes wrong, as a user who gives the same command again."""
         made: list[int] = []
+        more = self._more
 
         def change() -> bool:
             try:
                 made.append(handle.change(path, "5 s", drop=step.drop, drain=step.drain, at=at))
-            except Interrupted:
+            except Interrupted as error:
+                if at is not None and error.code == "SX-JOB-CHANGE-PENDING" and self._more == more:
+                    self._more += 1  # it is accepted, so the records may go on beyond that time
                 return False
             except SardonyxError as error:
                 if error.code not in ("SX-JOB-CHANGE-NOW", "SX-JOB-CHANGE-RIVAL", "SX-ZK-AWAY"):
