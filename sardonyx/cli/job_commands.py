@@ -433,7 +433,7 @@ def stop(
 
 
 def _ask_to_stop(call: Call, handle: JobHandle, *, close_windows: bool, discard_state: bool) -> None:
-    """Request the stop. On a terminal, a user may agree that states are lost; who has agreed before reads what they were."""
+    """Request the stop. On a terminal, a user may agree that states are lost. With ``discard_state``, say what is discarded."""
     from sardonyx.client.stopping import discarded_by
 
     lost = ""

@@ -91,8 +91,8 @@ def check_stop(
 
 
 def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
-    """By task with state, in words: how many windows are open with how many rows, or how many keys are known; or why that is not
-    known.
+    """Say of each task with state how many windows are open with how many rows, or how many keys are known. Of a task that cannot
+    be counted, say why.
 
     Args:
         handle: of a running job.
@@ -122,12 +122,12 @@ def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
 
 
 def in_words(tasks: Sequence[str], known: Mapping[str, str]) -> str:
-    """Tasks, each with what is known of what it holds: see :func:`held_by`."""
+    """List tasks, each with what :func:`held_by` says of it."""
     return listed(f"{task} ({known[task]})" if task in known else task for task in tasks)
 
 
 def discarded_by(handle: JobHandle, deployment: str) -> str:
-    """What a stop of a running job discards, counted now, in words; empty: nothing, as another job can go on with it.
+    """Count what a stop of a running job would discard, and say it. The text is empty if another job can go on with it.
 
     Args:
         handle: of the job.

@@ -112,7 +112,7 @@ class TaskState(NamedTuple):
                         yield row
 
     def held(self) -> Iterator[Held]:
-        """How much that is, part by part: all of it is the sum."""
+        """Count what the task keeps, part by part. The sum is all of it."""
         task = self.stage.task
         if task.window is None:
             yield from (Held(keys=1) for _ in self.rows())
@@ -241,7 +241,7 @@ def _shards(
     at: AtTime | None,
     adopts: AdoptedState | None,
 ) -> Iterator[_Shard]:
-    """Those that hold the wanted keys. See :func:`state_of`."""
+    """Read the shards that hold the wanted keys. See :func:`state_of`."""
     found = _asked(stage, positions, check)
     first = stage.ingress[0].topic
     if at is not None:
