@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+import queues
 from sardonyx import State
 from sardonyx.client.task_state import Held, counted_in_database, state_of, task_state
 from sardonyx.connectors.sql.state import ShardCommit, StateDatabase
@@ -17,9 +20,11 @@ from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import SardonyxError
 from sardonyx.core.graph import Stage
 from sardonyx.core.joining import RelationSpec
+from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, TaskSpec
 from sardonyx.core.stores import SqlStore
+from sardonyx.core.timing import TimeSpec
 from sardonyx.runtime.settings import Settings
 from sardonyx.state.base import GONE
 from tests.core.test_checkpoint_shards import WINDOWS, Rows
@@ -103,6 +108,24 @@ def test_it_is_what_the_log_of_the_same_state_gives(make: Callable[[], Peer], ah
     assert any(wanted)
     stage = in_sql(peer.stage, store)
     assert total(counted_in_database(stage, "d", "j-1", lambda: of(peer), lambda: None).held()) == wanted
+
+
+def test_a_handle_counts_it_for_a_job_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the positions that Kafka has, while what is shown of the state is still read from Kafka only."""
+    peer, store = windows("tumbling"), SqlStore(url=f"sqlite:///{tmp_path}/state.db")
+    wanted, task = write(peer, store), in_sql(peer.stage, store).task
+    read = TaskSpec(name="read", type="input", connector="kafka", options={"topic": "t"}, time=TimeSpec(column="at"))
+    out = TaskSpec(name="out", type="output", connector="blackhole")
+    spec = JobSpec(name="j", workflow=[("read", "count"), ("count", "out")], catalog=[read, task, out])
+    admin = SimpleNamespace(held_positions=lambda *_: {"count": of(peer)})
+    monkeypatch.setattr(queues, "admin", admin, raising=False)
+    monkeypatch.setitem(sys.modules, "queues.admin", admin)
+    monkeypatch.setitem(sys.modules, "queues.state_topics", SimpleNamespace(StateTopic=None))
+    settings = Settings(deployment="d", kafka={"bootstrap_servers": "none:1"})
+    note = JobNote(name="j", status="running", n=1, submitted_at=0.0, links="made")
+    assert total(task_state(settings, "j-1", spec, lambda: note, "count", counts=True).held()) == wanted
+    with pytest.raises(SardonyxError, match="is not a log in Kafka"):
+        task_state(settings, "j-1", spec, lambda: note, "count")
 
 
 def test_another_database_is_not_taken_for_an_empty_state(tmp_path: Path) -> None:
