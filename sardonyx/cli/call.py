@@ -102,7 +102,7 @@ class Call:
         return settings
 
     def _tell_of_file(self, warnings: Iterable[Failure]) -> None:
-        """A daemon's lines all go through its log, which may be JSON."""
+        """Show warnings about the file of settings. A daemon writes them into its log, as all its lines: the log may be JSON."""
         if self.role not in ("coordinator", "peer"):
             self.warn(warnings)
             return
@@ -157,15 +157,15 @@ class Call:
         return _console(sys.stderr)
 
     def put(self, line: str) -> None:
-        """A line of the result, on stdout."""
+        """Print a line of the result to stdout."""
         typer.echo(printable(line))
 
     def put_json(self, value: Any) -> None:
-        """A result as one line of JSON, on stdout."""
+        """Print a result as one line of JSON to stdout."""
         typer.echo(report.to_json(value))
 
     def say(self, line: str) -> None:
-        """A remark, on stderr."""
+        """Print a remark to stderr."""
         typer.echo(printable(line), err=True)
 
     def warn(self, warnings: Iterable[Failure]) -> None:

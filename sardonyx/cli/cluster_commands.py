@@ -249,7 +249,9 @@ def embedded(call: Call, settings: Settings, servers: int = 1) -> Iterator[Start
 
 
 def _ready(call: Call, starting: Starting, connect: Callable[[Settings], None] | None) -> tuple[Settings, Services]:
-    """Wait until they answer; and settings with their addresses. Daemons ``connect`` with ZooKeeper while Kafka still starts."""
+    """Wait until the services answer, and return settings with their addresses. Daemons ``connect`` with ZooKeeper while Kafka
+    still starts.
+    """
     if connect is not None:
         connect(_settings_at(call, starting.expected()))
     services = starting.ready()

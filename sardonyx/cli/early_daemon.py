@@ -19,7 +19,7 @@ from sardonyx.cli.call import Call, guarded
 
 
 def main() -> None:
-    """Wait for the settings, then be the daemon. Without any the daemon is not needed any more."""
+    """Wait for the settings, then run the daemon. If the input ends without settings, the daemon is not needed: return."""
     seldom_collect()
     role = sys.argv[1]
     daemon = import_module(f"{role}.daemon")
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _run(role: str, daemon: Any) -> int:
-    """As the command of that name does."""
+    """Run the daemon as the command with the name of its role does, and return the exit code."""
     if role == "coordinator":
         call = Call(role="coordinator")
         return guarded(call, lambda: daemon.main(call.settings))

@@ -189,7 +189,7 @@ def _of_changed_links(event: LinksCreated | LinksFailed | LinksDropped) -> str:
 
 
 def _took_over(event: LinksCreated) -> str:
-    """Where, in the topics that each task reads."""
+    """Say at which offsets of the topics that each task reads a new version took over."""
     places = [
         f"{task} {topic}[{number}]@{offset}"
         for task, topics in event.since.items()

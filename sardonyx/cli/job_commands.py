@@ -427,7 +427,13 @@ def stop(
 
 
 def _ask_to_stop(call: Call, handle: JobHandle, *, close_windows: bool, discard_state: bool) -> None:
-    """Request the stop. On a terminal, a user may agree that states are lost."""
+    """Request the stop. On a terminal, a user may agree that states are lost. With ``discard_state``, say what is discarded."""
+    from sardonyx.client.stopping import discarded_by
+
+    lost = ""
+    if discard_state and not close_windows:
+        with call.patience("the count of what is discarded"):
+            lost = discarded_by(handle, call.settings.deployment)
     try:
         handle.stop(close_windows=close_windows, discard_state=discard_state)
     except SardonyxError as error:
@@ -437,6 +443,8 @@ def _ask_to_stop(call: Call, handle: JobHandle, *, close_windows: bool, discard_
         if not typer.confirm("Stop it all the same?", err=True):
             raise
         handle.stop(discard_state=True)
+    if lost:
+        call.say(f"the stop discards {lost}, as counted right before it")
 
 
 def _await_resumable(call: Call, client: Client, handle: JobHandle, timeout: float | None, *, closed: bool) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def upstream_of(spec: JobSpec) -> Mapping[str, Sequence[str]]:
-    """Task name -> the tasks in front of it."""
+    """Return by task the tasks whose rows go to it."""
     found: dict[str, list[str]] = {}
     for source, target in spec.workflow:
         found.setdefault(target, []).append(source)

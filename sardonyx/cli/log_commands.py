@@ -245,7 +245,7 @@ def _show_many(
     *,
     replayed: bool,
 ) -> None:
-    """Entry by entry, as they are read. Who is concerned is known only to who replays the log."""
+    """Print the entries as they are read. Which jobs and peers an entry concerns is known only if they are ``replayed``."""
     from coordinator.history import reader
     from coordinator.history.replay import Decided
     from coordinator.loop.event_log import read_log

@@ -28,12 +28,12 @@ class Masks:
         self._known: set[str] = set()
 
     def data(self, decided: Decided, data: Any) -> Any:
-        """What a user sees of an entry, as plain data."""
+        """Return the data of an entry without the secrets that it holds."""
         self._learn(decided)
         return self._mask.plain(masked(msgspec.json.decode(msgspec.json.encode(data))))
 
     def text(self, decided: Decided, text: str) -> str:
-        """The same, in words."""
+        """Return a text about an entry without the secrets that it holds."""
         self._learn(decided)
         shown: str = self._mask.plain(text)
         return shown

@@ -43,8 +43,8 @@ class Rates:
         self._seen: dict[str, _Seen] = {}
 
     def update(self, task: TaskView, now: float) -> float:
-        """The task's rate now, in rows a second; by what it writes where it reads splits, which are no rows yet. 0 if the rows
-        are not known.
+        """Return the rate of the task now, in rows a second. A task that reads splits counts the rows that it writes. The rate is
+        0 if the rows are not known.
         """
         seen = self._seen.get(task.name)
         if task.rows_in is None and task.rows_out is None:

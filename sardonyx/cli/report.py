@@ -19,7 +19,7 @@ _BY_STATUS = {"completed": COMPLETED, "stopped": COMPLETED, "failed": FAILED, "k
 
 
 def exit_code(error: SardonyxError) -> int:
-    """2: the call itself cannot be understood (flags, settings); 3 killed; 4 timed out; 1: all else."""
+    """Return the exit code for an error. 2: flags or settings cannot be understood; 3: killed; 4: timed out; 1: any other."""
     if error.code.startswith("SX-CONFIG-") or error.code == "SX-USAGE":
         return USAGE
     return _CODES.get(error.code, FAILED)

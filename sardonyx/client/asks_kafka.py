@@ -233,15 +233,27 @@ class AsksKafka(ABC):
         return self._state(task, key, at).rows()
 
     def held(self, task: str) -> Iterator[Held]:
-        """Count what a task keeps, part by part: all of it is the sum. Errors are those of :meth:`state`."""
-        return self._state(task).held()
+        """Count what a task keeps, part by part: all of it is the sum. Of state in a database this asks the database.
 
-    def _state(self, task: str, key: Sequence[object] | None = None, at: datetime | str | None = None) -> TaskState:
+        Errors are those of :meth:`state`, and those of a database (``SX-DATABASE-UNREACHABLE`` and the like).
+        """
+        return self._state(task, counts=True).held()
+
+    def _state(
+        self, task: str, key: Sequence[object] | None = None, at: datetime | str | None = None, *, counts: bool = False
+    ) -> TaskState:
         from sardonyx.client.task_state import task_state
 
-        spec = self.spec()
         return task_state(
-            self._client.settings, self.id, spec, lambda: self._sought(self._note()), task, key, at, self._facts
+            self._client.settings,
+            self.id,
+            self.spec(),
+            lambda: self._sought(self._note()),
+            task,
+            key,
+            at,
+            self._facts,
+            counts=counts,
         )
 
     def positions(self) -> dict[str, dict[str, list[int]]]:

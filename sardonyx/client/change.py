@@ -271,7 +271,7 @@ class Making:
 
     @property
     def revision(self) -> int:
-        """That of the job, which may have ended."""
+        """Return the revision of the job, which may have ended."""
         return self._state.jobs[self._job].revision
 
     @property

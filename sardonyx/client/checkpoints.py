@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TaskCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Those of one task."""
+    """The checkpoints that one task has."""
 
     task: str
     times: list[datetime]
@@ -37,7 +37,7 @@ class TaskCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Those of a job."""
+    """The checkpoints that a job has."""
 
     every: str | None
     """How far they are apart; None: the job keeps none."""
@@ -142,7 +142,7 @@ def moment(at: datetime | str) -> int:
 
 
 def times_of(found: Sequence[int]) -> list[datetime]:
-    """Those that a calendar has."""
+    """Convert times in microseconds. Times that ``datetime`` cannot represent are left out."""
     return [each for each in map(_datetime, found) if each is not None]
 
 

@@ -244,7 +244,7 @@ def lacking(spec: JobSpec, waits: Pending, clocks: JobClock) -> Lack | None:
 
 
 def _wanted(spec: JobSpec, waits: Pending) -> dict[str, int]:
-    """By task, where its clock must come."""
+    """Return by task the time that its clock must reach before the change is complete."""
     from sardonyx.state.last_results import due
 
     graph = graph_of(spec, "", "")
@@ -261,11 +261,11 @@ class _Heard(NamedTuple):
     clock: int
     """What it has stated, as far as one of them has committed it. It never falls."""
     reader: str
-    """Who that is."""
+    """The task that has committed it."""
 
 
 def _heard(graph: Graph, clocks: Mapping[str, Clocks]) -> dict[str, _Heard]:
-    """By task that others read."""
+    """Return what the readers know of the clock of each task that others read, by task."""
     found: dict[str, _Heard] = {}
     for stage in graph.stages:
         for link in stage.ingress:

@@ -37,7 +37,7 @@ def held_tasks(client: Client, job: str, lags: Sequence[LinkLag] | None = None) 
 def holds_of(
     graph: Graph, facts: Mapping[str, LinkFacts], lags: Sequence[LinkLag], tasks: Sequence[TaskView]
 ) -> list[Hold]:
-    """The same of what was asked for. Pure."""
+    """Return the tasks that are held, from what :func:`held_tasks` has asked for. Pure."""
     unread = {lag.link: lag.records if lag.precision == "exact" else None for lag in lags}
     peers = {task.name: task.peers for task in tasks}
     return held(graph, bounds_of(graph.links, facts), unread, peers, goes_on=goes_on(graph, facts))

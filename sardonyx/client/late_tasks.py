@@ -55,7 +55,7 @@ def in_words(
     limits: Mapping[str, int],
     caps: Mapping[str, str] = {},
 ) -> list[OfTask]:
-    """The same from two looks, so many ``seconds`` apart. The task that is latest comes first. Pure."""
+    """Describe late tasks as :func:`late_tasks` does, from two looks ``seconds`` apart. The latest task comes first. Pure."""
     known = [{lag.link: lag.records for lag in look} for look in (first, second)]
 
     def growth(link: str) -> float | None:

@@ -37,7 +37,7 @@ def _pulses(zk: ZooKeeperSession, state: State, job: str) -> dict[str, bytes | N
 
 
 def away_in_words(state: State, pulses: Mapping[str, bytes | None], now: float) -> Iterator[str]:
-    """The words of :func:`services_away`, from the pulses of the peers; one for each task and error. Pure."""
+    """Make the sentences of :func:`services_away` from the pulses of the peers: one for each task and error. Pure."""
     found: dict[tuple[str, str], list[tuple[float, str, str]]] = {}
     for peer, data in pulses.items():
         away, place = _note(data).away, state.peers[peer].assignment
@@ -51,7 +51,7 @@ def away_in_words(state: State, pulses: Mapping[str, bytes | None], now: float) 
 
 
 def in_words(state: State, job: str, pulses: Mapping[str, bytes | None], now: float) -> Iterator[OfTask]:
-    """The same, from the pulses of the peers. Pure."""
+    """Make the sentences of :func:`long_batches` from the pulses of the peers. Pure."""
     found = []
     for peer, data in pulses.items():
         batch = _note(data).batch

@@ -160,7 +160,7 @@ def _starts(graph: Graph, facts: Mapping[str, LinkFacts]) -> dict[str, list[int]
 
 
 def _with_kept(held: Mapping[Partition, Position | None], note: TaskNote | None) -> dict[Partition, Position | None]:
-    """The positions of a task that is complete: the brokers forget them one day, and its note keeps the offsets."""
+    """Add the offsets that the note of a complete task keeps: the brokers forget its positions after some time."""
     kept = {} if note is None else note.positions
     found = dict(held)
     for topic, offsets in kept.items():

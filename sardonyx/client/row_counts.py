@@ -16,8 +16,8 @@ def is_untouched(note: TaskNote) -> bool:
 
 
 def still_known(live: Mapping[str, Counts], *, ended: bool) -> dict[str, Counts]:
-    """Of what Kafka says, the counts that are true. Those of a job that has ended go while its topics are deleted, which may take
-    long: then nothing does not mean that nothing was committed.
+    """Return those counts of Kafka that are true. Kafka forgets the counts of a job that has ended when its topics are deleted,
+    which may take long. So a count of zero does not mean then that nothing was committed.
 
     Args:
         live: by stage, the counts as they stand in Kafka.

@@ -29,7 +29,7 @@ def remove_state_rows(spec: bytes, deployment: str, job: str) -> Iterator[Failur
         if store is None:
             continue
         try:
-            _require_here(store)
+            require_here(store)
             StateDatabase(store, deployment, job, task.name).remove()
         except Exception as error:  # noqa: BLE001 - whatever it is, the job can be purged all the same
             place = {"deployment": deployment, "job": job, "task": task.name}
@@ -49,8 +49,12 @@ def _stays(message: str, error: Exception, place: dict[str, str]) -> Failure:
     )
 
 
-def _require_here(store: SqlStore) -> None:
-    """SQLite would make a file that is missing."""
+def require_here(store: SqlStore) -> None:
+    """Raise an error if a database is a file that this machine lacks: SQLite would make it.
+
+    Raises:
+        SetupError: ``SX-DATABASE-UNREACHABLE``.
+    """
     url = store.url.removeprefix("jdbc:")
     path = url.removeprefix("sqlite:///")
     if url.startswith("sqlite") and not Path(path).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sardonyx.client.left_state import left_in_words
@@ -51,7 +51,7 @@ def check_stop(
         deployment: the one that runs it.
         how: what becomes of what its tasks hold.
         rules: asks by which rules the deployment is decided.
-        count: says, by task, how much that is, as far as it can be counted.
+        count: says, by task, how much that is, or why that is not known.
 
     Raises:
         SardonyxError: ``SX-JOB-BOUNDED``: the job ends by itself. ``SX-JOB-STATE-LOST``: no job could go on with its states.
@@ -79,10 +79,9 @@ def check_stop(
     if problem is None:
         return
     known = count()
-    held = listed(f"{task} ({known[task]})" if task in known else task for task in tasks)
     raise SardonyxError(
         "SX-JOB-STATE-LOST",
-        f"what {plural(len(tasks), 'task', 'tasks')} {held} of job {job} {plural(len(tasks), 'holds', 'hold')} "
+        f"what {plural(len(tasks), 'task', 'tasks')} {in_words(tasks, known)} of job {job} {plural(len(tasks), 'holds', 'hold')} "
         "is lost if the job is stopped",
         cause=f"rows that they have read, and not given results for, come into none: no job can go on with them, since "
         f"{problem.problem}: {problem.cause}",
@@ -93,9 +92,8 @@ def check_stop(
 
 
 def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
-    """By task with windows or keyed state, how many windows are open with how many rows, or how many keys are known, in words.
-
-    Tasks whose state cannot be read from here are left out.
+    """Say of each task with state how many windows are open with how many rows, or how many keys are known. Of a task that cannot
+    be counted, say why.
 
     Args:
         handle: of a running job.
@@ -112,13 +110,35 @@ def held_by(handle: JobHandle, seconds: float = COUNTING) -> dict[str, str]:
                 if more := time.monotonic() >= until:
                     break
                 keys, windows, rows = keys + held.keys, windows + held.windows, rows + held.rows
-        except SardonyxError:
+        except SardonyxError as error:
+            why = error.cause if error.code == "SX-STATE-NONE" and error.cause else error.opening
+            found[name] = f"not counted: {why}"
             continue
-        if keys or windows or not more:
-            text = f"{counted(windows, 'open window')} with {counted(rows, 'row')}"
-            text = counted(keys, "key") if spec.task(name).window is None else text
-            found[name] = f"{'more than ' if more else ''}{text}"
+        text = f"{counted(windows, 'open window')} with {counted(rows, 'row')}"
+        text = counted(keys, "key") if spec.task(name).window is None else text
+        found[name] = f"{'more than ' if more else ''}{text}"
+        if more and not keys and not windows:
+            found[name] = f"not counted: the {counted(round(seconds), 'second')} for that were over"
     return found
+
+
+def in_words(tasks: Sequence[str], known: Mapping[str, str]) -> str:
+    """List tasks, each with what :func:`held_by` says of it."""
+    return listed(f"{task} ({known[task]})" if task in known else task for task in tasks)
+
+
+def discarded_by(handle: JobHandle, deployment: str) -> str:
+    """Count what a stop of a running job would discard, and say it. The text is empty if another job can go on with it.
+
+    Args:
+        handle: of the job.
+        deployment: the one that runs it.
+    """
+    spec = handle.spec()
+    tasks = keeping(spec)
+    if not tasks or laid_out(spec, deployment, handle.id).bounded or ends_here(handle.id, spec) is None:
+        return ""
+    return f"what {in_words(tasks, held_by(handle))} {plural(len(tasks), 'holds', 'hold')}"
 
 
 def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, closed: bool = False) -> str:
@@ -132,7 +152,7 @@ def goes_on_by(job: str, spec: JobSpec, known: Predecessor | None = None, *, clo
     """
     problem = ends_here(job, spec, known, closed=closed)
     if problem is not None:
-        return f"no job can go on from here: {problem.problem}"
+        return f"no job can go on from here: {problem.problem}: {problem.cause}"
     command = f"sardonyx job submit SPEC --resume {job}"
     if left := left_in_words(spec):
         return f"kept: {left}. To go on with what is kept: {command}"
@@ -186,4 +206,15 @@ def rules_of(client: Client) -> int:
     return reader.present(client.zk).rules
 
 
-__all__ = ["Stop", "check_stop", "goes_on_by", "held_by", "known_of", "not_resumable", "require_resumable", "rules_of"]
+__all__ = [
+    "Stop",
+    "check_stop",
+    "discarded_by",
+    "goes_on_by",
+    "held_by",
+    "in_words",
+    "known_of",
+    "not_resumable",
+    "require_resumable",
+    "rules_of",
+]

@@ -1,4 +1,6 @@
-"""What a task of a running job keeps: read from its state log in Kafka, as of what is committed."""
+"""What a task of a running job keeps: read from its state log in Kafka, as of what is committed. What it keeps in a database can
+be counted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import itertools
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +23,10 @@ from queues.messages import Logged
 from queues.shown_values import records
 from sardonyx.client.checkpoints import moment, refuse_unknown
 from sardonyx.client.links import links_stand
+from sardonyx.client.state_rows import require_here
 from sardonyx.client.views import laid_out
+from sardonyx.connectors.base import PositionsMoved
+from sardonyx.connectors.sql.state import StateDatabase
 from sardonyx.core.clocks import END, NEVER
 from sardonyx.core.errors import FunctionError, InputError, SardonyxError, SetupError
 from sardonyx.core.events import LinkFacts
@@ -28,6 +34,7 @@ from sardonyx.core.graph import Link, Stage
 from sardonyx.core.notes import JobNote
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.spec import JobSpec, database_of, stateful, whole_of
+from sardonyx.core.stores import SqlStore
 from sardonyx.core.text import listed
 from sardonyx.core.timing import WINDOW_NUMBER
 from sardonyx.core.units import seconds
@@ -105,7 +112,7 @@ class TaskState(NamedTuple):
                         yield row
 
     def held(self) -> Iterator[Held]:
-        """How much that is, part by part: all of it is the sum."""
+        """Count what the task keeps, part by part. The sum is all of it."""
         task = self.stage.task
         if task.window is None:
             yield from (Held(keys=1) for _ in self.rows())
@@ -130,6 +137,8 @@ def task_state(
     key: Sequence[object] | None = None,
     at: datetime | str | None = None,
     facts: Callable[[], Mapping[str, LinkFacts]] = dict,
+    *,
+    counts: bool = False,
 ) -> TaskState:
     """Return what a task keeps: of keyed state the states and timers of each key, of windows what each open one holds.
 
@@ -145,6 +154,7 @@ def task_state(
         key: a list or tuple of the values of one key; None: all keys. A text is read as all that it may mean.
         at: the time of a checkpoint: what it kept then; None: what it keeps now.
         facts: asks for the facts of the job's links.
+        counts: whether it is only counted. Then a state in a database is read too, from there.
 
     Raises:
         SardonyxError: ``SX-STATE-NONE``: the task keeps no state that can be read here; ``SX-STATE-GONE``: its job does not run;
@@ -154,7 +164,7 @@ def task_state(
     """
     graph = laid_out(spec, settings.deployment, job)
     stage = next((stage for stage in graph.stages if stage.name == task), None)
-    link = _readable(spec, task, stage)
+    link = _readable(spec, task, stage, counts=counts)
 
     def check() -> None:
         now = note()
@@ -169,11 +179,12 @@ def task_state(
     from queues import admin
     from queues.state_topics import StateTopic
 
-    topic = StateTopic(settings, link)
-
     def positions() -> Mapping[Partition, Position | None]:
         return admin.held_positions(settings, [stage], job)[task]
 
+    if link is None:
+        return counted_in_database(stage, settings.deployment, job, positions, check)
+    topic = StateTopic(settings, link)
     known = facts()
     begun = known.get(link.name)
     adopts = None
@@ -230,7 +241,7 @@ def _shards(
     at: AtTime | None,
     adopts: AdoptedState | None,
 ) -> Iterator[_Shard]:
-    """Those that hold the wanted keys. See :func:`state_of`."""
+    """Read the shards that hold the wanted keys. See :func:`state_of`."""
     found = _asked(stage, positions, check)
     first = stage.ingress[0].topic
     if at is not None:
@@ -254,6 +265,69 @@ def _shards(
             if at is not None:
                 refuse_unknown(stage, found, *at)
         yield _Shard(number, stores, _clock(found, number) if at is None else at.time)
+
+
+def counted_in_database(
+    stage: Stage,
+    deployment: str,
+    job: str,
+    positions: Callable[[], Mapping[Partition, Position | None]],
+    check: Callable[[], None],
+) -> TaskState:
+    """Return the state of a task that keeps it in a database. Each shard is read as of one commit.
+
+    Args:
+        stage: the task.
+        deployment: of the job.
+        job: its id.
+        positions: as of :func:`state_of`.
+        check: as of :func:`state_of`.
+    """
+    return TaskState(stage, None, _shards_in_database(stage, deployment, job, positions, check))
+
+
+def _shards_in_database(
+    stage: Stage,
+    deployment: str,
+    job: str,
+    positions: Callable[[], Mapping[Partition, Position | None]],
+    check: Callable[[], None],
+) -> Iterator[_Shard]:
+    store = database_of(stage.task)
+    assert store is not None  # noqa: S101 (for the type checker: the caller asks)
+    found = _asked(stage, positions, check)  # first: the database is never behind Kafka
+    require_here(store)
+    database = StateDatabase(store, deployment, job, stage.name)
+    rows = database.committed()
+    for number in sorted({place.number for place in found if place.topic == stage.ingress[0].topic}):
+        here = [position for place, position in found.items() if place.number == number and position is not None]
+        row = rows.get(number)
+        if (0 if row is None else row.number) < max((each.state[0] for each in here if each.state), default=0):
+            raise _elsewhere(stage.name, store)
+        if row is not None:
+            clock = max(_clock(found, number), _clock(row.positions, number))
+            yield _Shard(number, _loaded(database, number, stage.name), clock)
+
+
+def _loaded(database: StateDatabase, number: int, task: str) -> Stores:
+    """The stores of a shard as of its last commit."""
+    for _ in range(_AGAIN):
+        stores = Stores(lambda _, schema: MemoryStore(schema))
+        with suppress(PositionsMoved):
+            database.load(number, None, stores.open)
+            return stores
+    raise _gone(
+        task, f"its rows in the database were removed, or others took their place {_AGAIN} times as they were read"
+    )
+
+
+def _elsewhere(task: str, store: SqlStore) -> SardonyxError:
+    return SardonyxError(
+        "SX-STATE-NONE",
+        f"the state of task {task} cannot be read from this machine",
+        cause=f"the database {store.url}, as this machine finds it, lacks commits of the task",
+        fix="ask on a machine that has the database of the peers; a file of SQLite is on the machine of the peers",
+    )
 
 
 def _asked(
@@ -289,8 +363,10 @@ def _clock(positions: Mapping[Partition, Position | None], number: int) -> int:
     return min((NEVER if position is None else position.clock.value for position in here), default=NEVER)
 
 
-def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
-    """The state log of a task. Raises if it has none, or one that means nothing here."""
+def _readable(spec: JobSpec, task: str, stage: Stage | None, *, counts: bool) -> Link | None:
+    """The state log of a task; None: its state is in a database, and to be counted. Raises if it has none, or one that means
+    nothing here.
+    """
     keeping = [each.name for each in spec.catalog if stateful(each)]
     if stage is None or not stateful(stage.task):
         raise SardonyxError(
@@ -302,7 +378,7 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
             fix="name a task with windows or keyed state",
         )
     store = database_of(stage.task)
-    if store is not None:
+    if store is not None and not counts:
         raise SardonyxError(
             "SX-STATE-NONE",
             f"the state of task {task} is not a log in Kafka",
@@ -310,15 +386,22 @@ def _readable(spec: JobSpec, task: str, stage: Stage | None) -> Link:
             fix="read the table sardonyx_state there",
         )
     if stage.task.relation is not None or whole_of(stage.task) is not None:
-        kept = "a join, a lookup and the like keep rows" if stage.task.relation is not None else "it keeps rows"
-        kept = "a graph keeps its edges" if stage.task.graph is not None else kept
         raise SardonyxError(
             "SX-STATE-NONE",
             f"the state of task {task} cannot be shown",
-            cause=f"{kept} that wait for others",
+            cause=_of_rows(stage),
             fix="look at the rows with a copy of the edge into an output; tasks with windows or keyed state can be shown",
         )
-    return next(link for link in stage.egress if link.kind == "state")
+    return None if store is not None else next(link for link in stage.egress if link.kind == "state")
+
+
+def _of_rows(stage: Stage) -> str:
+    """What a task keeps that has neither windows nor keyed state."""
+    if stage.task.relation is not None:
+        return "a join, a lookup and the like keep rows that wait for others"
+    if stage.task.graph is not None:
+        return "a graph keeps its edges"
+    return "it keeps its rows until all of them are there"
 
 
 def _keys(stage: Stage, key: Sequence[object]) -> set[bytes]:
@@ -397,4 +480,4 @@ def _key_of(stage: Stage, row: Mapping[str, Any]) -> bytes:
         return b""
 
 
-__all__ = ["StateRow", "nothing_kept", "state_of", "task_state"]
+__all__ = ["StateRow", "counted_in_database", "nothing_kept", "state_of", "task_state"]

@@ -50,7 +50,7 @@ LATE = 5.0
 
 
 def why(client: Client, job: str, *, look: bool) -> Why:
-    """As :meth:`sardonyx.client.client.Client.explain`."""
+    """Do what :meth:`sardonyx.client.client.Client.explain` does."""
     zk = client.zk
     _, oldest = requests_waiting(zk)
     submitted = job in client.submitted()

@@ -11,6 +11,7 @@ from sardonyx.core.events import ENDED, JobStatus
 from sardonyx.core.graph import Graph, graph_of
 from sardonyx.core.spec import JobSpec, database_of, stateful
 from sardonyx.core.state_points import CheckpointPoint, EndPoint
+from sardonyx.core.text import listed
 
 
 class Predecessor(NamedTuple):
@@ -35,6 +36,8 @@ class Predecessor(NamedTuple):
     """If it was stopped: whether its windows closed then."""
     successor_ended: bool = False
     """Whether the job that has resumed it has ended."""
+    no_end: str = "it is in a database, or a coordinator of the release before has stopped the job"
+    """Why there is no ``end``, of a job with states that was stopped. Of one that has not ended, its spec says it."""
 
     @property
     def ended(self) -> bool:
@@ -48,12 +51,25 @@ class Predecessor(NamedTuple):
             return self
         graph = graph_of(self.spec, "", "")
         end = None if graph.bounded else _end_of(graph, self.spec.partitions)
-        return Predecessor(self.spec, "completed" if graph.bounded else "stopped", topics=topics_read(graph), end=end)
+        status: JobStatus = "completed" if graph.bounded else "stopped"
+        return Predecessor(self.spec, status, topics=topics_read(graph), end=end, no_end=in_databases(self.spec))
 
 
 def running(spec: JobSpec) -> Predecessor:
     """Return what is known from its spec of a job that has not ended."""
     return Predecessor(spec, "running")
+
+
+def in_databases(spec: JobSpec) -> str:
+    """Which tasks of a job have their state in a database, where no job goes on with it, and what that means for the others; an
+    empty text if none has.
+    """
+    stored = [task.name for task in spec.catalog if database_of(task) is not None]
+    others = [task.name for task in spec.catalog if stateful(task) and task.name not in stored]
+    if not stored:
+        return ""
+    rest = f", and no job goes on with that of {listed(others)} alone" if others else ""
+    return f"the state of {listed(stored)} is in a database{rest}"
 
 
 def _end_of(graph: Graph, partitions: int) -> EndPoint | None:
@@ -102,4 +118,4 @@ def topics_read(graph: Graph) -> dict[str, frozenset[str]]:
     return {task: topics for task, topics in found.items() if topics}
 
 
-__all__ = ["Predecessor", "ResumeProblem", "running", "topics_read"]
+__all__ = ["Predecessor", "ResumeProblem", "in_databases", "running", "topics_read"]

@@ -119,7 +119,7 @@ def _as_it_ended(resumes: str, before: Predecessor, spec: JobSpec, *, reshards: 
     elif before.status == "stopped" and with_state and before.end is None:
         yield ResumeProblem(
             f"the state of its task {with_state[0]} (open windows, or rows that it keeps) stays behind",
-            "it is in a database, or a coordinator of the release before has stopped the job",
+            before.no_end,
             "submit the job without `--resume`; it begins with empty states, at its own `start=`"
             if reshards
             else f"{_WITHOUT}, before the first row that the state needs",

@@ -5,9 +5,10 @@ It is asked before the stop, by the rules that the coordinator has for the job w
 
 from __future__ import annotations
 
-from sardonyx.core.predecessors import Predecessor, ResumeProblem, running
+from sardonyx.core.predecessors import Predecessor, ResumeProblem, in_databases, running
 from sardonyx.core.resuming import resume_problems
 from sardonyx.core.spec import JobSpec, stateful
+from sardonyx.core.text import listed, plural
 
 
 def may_follow(job: str, spec: JobSpec, new: JobSpec) -> bool:
@@ -28,7 +29,12 @@ def ends_here(
         closed: whether its windows close then.
     """
     before = running(spec).once_ended()._replace(closed=closed) if known is None else known
-    return next(resume_problems(job, before, spec), None)
+    found = next(resume_problems(job, before, spec), None)
+    stored, tasks = in_databases(spec), keeping(spec)
+    if found is None or found.task not in tasks or not stored or before.closed:
+        return found
+    who = f"{plural(len(tasks), 'task', 'tasks')} {listed(tasks)} {plural(len(tasks), 'keeps', 'keep')}"
+    return found._replace(problem=f"what {who} stays behind", cause=stored)
 
 
 def keeping(spec: JobSpec) -> list[str]:

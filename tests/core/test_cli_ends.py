@@ -119,7 +119,7 @@ def submitted(client: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[
 def test_to_submit_a_job_and_await_it_ends_as_the_job_does(
     submitted: list[JobView], capsys: pytest.CaptureFixture[str], status: Any, code: int, *, json: bool
 ) -> None:
-    """So a scheduler needs one command; the id comes first, and with --json in what a job is told as."""
+    """A scheduler needs one command. The first line is the id of the job; with --json, the printed object has the id."""
     error = Failure(code="SX-FUNCTION-RAISED", message="it raised") if status == "failed" else None
     submitted.append(JobView(id="orders-1", name="orders", status=status, tasks=[], error=error))
     call = Call(json=json)

@@ -205,8 +205,8 @@ def test_a_record_is_followed_from_batch_to_batch(sardonyx_clocked: Begin) -> No
 
 
 def test_rows_of_several_windows_may_be_in_any_of_them(sardonyx_clocked: Begin) -> None:
-    """A batch is not told apart by its rows, but windows that have closed hold none of them. Where a message is not there any
-    more, it names no window.
+    """The trace names all windows of the rows of the record's messages, without those that have closed. If Kafka has deleted the
+    messages, the trace does not name a window.
     """
     run = sardonyx_clocked(traffic(window=hopping("1 min", every="30 s")))
     run.give("hits", [hit("10:00:10"), hit("10:02:20", "b")])
@@ -229,7 +229,9 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 
 
 def test_rows_that_are_not_combined_are_told_by_their_times() -> None:
-    """The column that the window goes by. Where a row has no time, or a newer release has written it, it names no window."""
+    """The trace takes the times from the column that the window uses. If a row has no time, or a newer release wrote the message,
+    the trace does not name a window.
+    """
     job = traffic(hopping("1 min", every="30 s"), aggregate=None, fn=as_they_are)
     stage = graph_of(job.spec(), "d", "traffic-1").stage("per-user")
     window, (link,) = stage.task.window, stage.ingress

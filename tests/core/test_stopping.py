@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,9 +19,10 @@ from sardonyx.client.client import Client
 from sardonyx.client.stopping import Stop, check_stop, goes_on_by, held_by
 from sardonyx.client.task_state import Held
 from sardonyx.core.clocks import END, SourceClock
-from sardonyx.core.errors import SardonyxError
+from sardonyx.core.errors import SardonyxError, SetupError
 from sardonyx.core.events import OLDEST_RULES, RULES, JobStopped, JobSubmitted, LinkFacts, LinksCreated
 from sardonyx.core.graph import graph_of
+from sardonyx.core.job_diff import job_diff
 from sardonyx.core.positions import Partition, Position, stopped
 from sardonyx.core.predecessors import Predecessor
 from sardonyx.core.resuming import resume_problems
@@ -33,6 +35,7 @@ from tests.core.web_site import book_of
 
 SCHEMA = "at timestamp, key string"
 KEY = "0123456789abcdef"
+COUNTED = "5 open windows with 9 rows"
 STOP = next(each for each in ACTIONS if each.path.endswith("/stop"))
 
 
@@ -52,6 +55,16 @@ def job(*, store: Any = "memory", from_files: bool = False, windows: bool = True
     return made.spec()
 
 
+def counting_twice(store: Any, other: Any) -> JobSpec:
+    """A job with two tasks with windows."""
+    made = Job("hits", partitions=1)
+    read = made.input("read", kafka("hits", schema=SCHEMA, start="earliest"), time=event_time("at"))
+    for name, each in (("count", store), ("total", other)):
+        kept = made.window(name, tumbling("1 min"), after=read, group_by="key", aggregate={"n": Count()}, store=each)
+        made.output(f"write-{name}", kafka(f"{name}s"), after=kept)
+    return made.spec()
+
+
 def refusal(spec: JobSpec, how: Stop = Stop(), rules: int = RULES) -> SardonyxError:  # noqa: B008
     with pytest.raises(SardonyxError) as caught:
         check_stop("hits-1", spec, "d", how=how, rules=lambda: rules, count=lambda: {"count": "268 open windows"})
@@ -65,7 +78,7 @@ def may_stop(spec: JobSpec, how: Stop = Stop()) -> None:  # noqa: B008
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        (job(store=sql("sqlite:////tmp/s.db")), "it is in a database"),
+        (job(store=sql("sqlite:////tmp/s.db")), "the state of count is in a database"),
         (job(from_files=True), "its input past would be read"),
     ],
     ids=["database", "files"],
@@ -81,6 +94,30 @@ def test_a_stop_that_loses_what_tasks_hold_asks_first(spec: JobSpec, why: str) -
     assert "no job can go on from here" in goes_on_by("hits-1", spec)
     may_stop(spec, Stop(discard_state=True))
     may_stop(spec, Stop(close_windows=True))
+
+
+@pytest.mark.parametrize(
+    ("stores", "why"),
+    [
+        ((sql("sqlite:////tmp/s.db"),) * 2, "the state of count and total is in a database"),
+        (
+            ("memory", sql("sqlite:////tmp/s.db")),
+            "the state of total is in a database, and no job goes on with that of count alone",
+        ),
+    ],
+    ids=["both", "one of two"],
+)
+def test_the_cause_names_each_task_and_only_what_can_be(stores: tuple[Any, Any], why: str) -> None:
+    """Before the stop and after it, and in `job diff`: all tasks that lose something, and nothing about other releases."""
+    spec = counting_twice(*stores)
+    error = refusal(spec)
+    assert "count (268 open windows) and total of job hits-1 hold" in error.message
+    assert str(error.cause).endswith(f"since what tasks count and total keep stays behind: {why}")
+    known = Predecessor(spec, "stopped", topics={"count": ["hits"], "total": ["hits"]})
+    for before in (None, known):
+        assert goes_on_by("hits-1", spec, before).endswith(why)
+    (problem,) = job_diff(spec, spec, job="hits-1").refusals
+    assert problem.failure.cause == why
 
 
 def test_a_stop_from_which_a_job_can_go_on_does_not_ask() -> None:
@@ -106,7 +143,9 @@ def test_a_job_that_ends_by_itself_is_not_stopped_and_not_advised_to_be() -> Non
     assert not may_follow("hits-1", job(store=sql("sqlite:////tmp/s.db")), job())
 
 
-def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
+def test_what_would_be_lost_is_counted_or_the_reason_is_said_why_it_is_not() -> None:
+    """For each task: one of which nothing is said would look as if it held nothing."""
+
     class Handle:
         def spec(self) -> JobSpec:
             return job()
@@ -117,15 +156,20 @@ def test_what_would_be_lost_is_counted_as_far_as_it_can_be_read() -> None:
 
     class Unread(Handle):
         def held(self, task: str) -> Iterator[Held]:
-            raise SardonyxError("SX-STATE-NONE", f"the state of {task} is not a log in Kafka")
+            raise SardonyxError("SX-STATE-NONE", f"the state of {task} cannot be shown", cause="a join keeps rows")
+
+    class Away(Handle):
+        def held(self, task: str) -> Iterator[Held]:
+            raise SetupError("SX-DATABASE-UNREACHABLE", "there is no file s.db on this machine.")
 
     class Empty(Handle):
         def held(self, task: str) -> Iterator[Held]:
             return iter(())
 
     assert held_by(cast("Any", Handle())) == {"count": "1,200 open windows with 9,224 rows"}
-    assert held_by(cast("Any", Handle()), seconds=0) == {}
-    assert held_by(cast("Any", Unread())) == {}
+    assert held_by(cast("Any", Handle()), seconds=0) == {"count": "not counted: the 0 seconds for that were over"}
+    assert held_by(cast("Any", Unread())) == {"count": "not counted: a join keeps rows"}
+    assert held_by(cast("Any", Away())) == {"count": "not counted: there is no file s.db on this machine"}
     assert held_by(cast("Any", Empty())) == {"count": "0 open windows with 0 rows"}
 
 
@@ -169,12 +213,26 @@ class Stopped:
 
     id = "hits-1"
 
-    def __init__(self) -> None:
+    def __init__(self, spec: JobSpec | None = None) -> None:
+        self.known = spec or job(from_files=True)
         self.said: list[bool] = []
+
+    def spec(self) -> JobSpec:
+        return self.known
+
+    def held(self, task: str) -> Iterator[Held]:
+        assert not self.said, "they are counted before the stop"
+        return iter([Held(windows=len(task), rows=9)])
 
     def stop(self, *, close_windows: bool = False, discard_state: bool = False) -> None:
         self.said.append(discard_state)
-        may_stop(job(from_files=True), Stop(close_windows, discard_state))
+        may_stop(self.known, Stop(close_windows, discard_state))
+
+
+def call_of(lines: list[str]) -> Any:
+    """A call of a command, with the lines that it says."""
+    settings = SimpleNamespace(deployment="d")
+    return SimpleNamespace(say=lines.append, settings=settings, patience=lambda _: nullcontext())
 
 
 @pytest.mark.parametrize(
@@ -191,13 +249,39 @@ def test_the_command_asks_on_a_terminal_and_refuses_without_one(
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: terminal))
     monkeypatch.setattr("typer.confirm", lambda _question, err: answer and err)
-    call, handle = cast("Any", SimpleNamespace(say=lambda _: None)), Stopped()
+    call, handle = call_of([]), Stopped()
     if said[-1]:
         _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
     else:
         with pytest.raises(SardonyxError, match="SX-JOB-STATE-LOST"):
             _ask_to_stop(call, cast("Any", handle), close_windows=False, discard_state=flag)
     assert handle.said == said
+
+
+@pytest.mark.parametrize(
+    ("spec", "closes", "said"),
+    [
+        (
+            counting_twice(sql("sqlite:////tmp/s.db"), sql("sqlite:////tmp/s.db")),
+            False,
+            f"the stop discards what count ({COUNTED}) and total ({COUNTED}) hold, as counted right before it",
+        ),
+        (
+            job(from_files=True),
+            False,
+            f"the stop discards what count ({COUNTED}) holds, as counted right before it",
+        ),
+        (job(from_files=True), True, ""),
+        (job(), False, ""),
+        (job(windows=False, from_files=True), False, ""),
+    ],
+    ids=["two tasks", "files", "windows close", "another job goes on", "no state"],
+)
+def test_a_stop_that_discards_says_what(spec: JobSpec, said: str, *, closes: bool) -> None:
+    """A user who has agreed in advance was not asked, and so reads it now; nothing is said where nothing is discarded."""
+    lines: list[str] = []
+    _ask_to_stop(call_of(lines), cast("Any", Stopped(spec)), close_windows=closes, discard_state=True)
+    assert lines == ([said] if said else [])
 
 
 def test_the_pages_ask_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,16 +99,34 @@ class StateDatabase:
                 rows = connection.execute(sa.select(held).filter_by(**self._task)).all()
         return {row.shard: _shard_row(row) for row in rows if row.shard in wanted}
 
-    def load(self, shard: int, number: int, store: Callable[[str, pa.Schema], Store]) -> None:
+    def committed(self) -> dict[int, ShardRow]:
+        """What is committed for all shards of the task, for a process that only reads: it creates no tables.
+
+        Raises:
+            SetupError: as :meth:`shards`.
+        """
+        import sqlalchemy as sa
+
+        held = _shards_table()
+        with self._explained("tell how far the state has come"):
+            engine = self._address.engine()
+            self._ready = {SHARDS, ENTRIES} <= set(sa.inspect(engine).get_table_names())
+            if not self._ready:
+                return {}
+            with engine.connect() as connection:
+                rows = connection.execute(sa.select(held).filter_by(**self._task)).all()
+        return {row.shard: _shard_row(row) for row in rows}
+
+    def load(self, shard: int, number: int | None, store: Callable[[str, pa.Schema], Store]) -> None:
         """Read the entries of a shard.
 
         Args:
             shard: which one.
-            number: of its last commit, as the positions say.
+            number: of its last commit, as the positions say; None: whichever is the last one.
             store: gives the store of a name and a schema, which is empty.
 
         Raises:
-            PositionsMoved: another commit is the last one.
+            PositionsMoved: another commit is the last one; without a number, the columns of the entries have changed meanwhile.
             SetupError: as :meth:`shards`.
         """
         import sqlalchemy as sa
@@ -120,7 +138,8 @@ class StateDatabase:
             self._prepare()
             with self._address.engine().connect() as connection:
                 row = connection.execute(last).one_or_none()
-                _expect(shard, number, row)
+                if number is not None:
+                    _expect(shard, number, row)
                 if row is None:
                     return
                 readers = {
@@ -138,7 +157,11 @@ class StateDatabase:
                             into.apply(table.append_column(GONE, pa.repeat(False, len(own))))
                 found.close()
                 connection.rollback()
-                _expect(shard, number, connection.execute(last).one_or_none())
+                after = connection.execute(last).one_or_none()
+                if number is not None:
+                    _expect(shard, number, after)
+                elif after is None or after.schemas != row.schemas:
+                    raise PositionsMoved(f"the columns of the entries of shard {shard} have changed")
 
     def begin(self, commit: ShardCommit) -> None:
         """Write a commit in a transaction, and leave it open for :meth:`commit` or :meth:`abandon`.
