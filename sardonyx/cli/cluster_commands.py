@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,11 @@ from sardonyx.cli.arguments import Spec, Timeout, duration_of
 from sardonyx.cli.call import Call, connected
 from sardonyx.cli.job_end import Silence, end_error, upstream_of
 from sardonyx.cli.web_commands import require_installed
-from sardonyx.core.errors import Interrupted, SardonyxError, SetupError
+from sardonyx.core.errors import Interrupted, SardonyxError
 from sardonyx.core.text import counted
 
 if TYPE_CHECKING:
-    from sardonyx.cli.daemons import StopRequest
+    from sardonyx.cli.daemons import LocalPages, StopRequest
     from sardonyx.cli.profile import TaskProfile
     from sardonyx.client.client import JobHandle
     from sardonyx.client.views import JobView
@@ -45,7 +44,9 @@ WATCH_EVERY = 0.5
 KILL_PATIENCE = 15.0
 """Seconds that `run` waits for a job's end after it killed the job."""
 ENVIRONMENT = "environment"
-"""The file beside the data of embedded services that a shell reads, to reach them."""
+"""The file beside data and logs that the shell of another terminal reads, to reach the deployment."""
+_LEADS_THERE = ("deployment", "zookeeper.", "kafka.")
+"""How the names of settings begin that it holds."""
 
 
 def register(app: typer.Typer) -> None:
@@ -122,13 +123,9 @@ def dev(
 
     call.flags["data_dir"] = data and str(data)
     settings = call.settings
-    if cluster > 1 and not services_only and _configured(settings):
-        raise SardonyxError(
-            "SX-USAGE",
-            "--cluster starts embedded services, and the addresses of others are set",
-            fix="leave out --cluster, or do not set the addresses; --services-only starts embedded services in any case",
-        )
     own = services_only or not _configured(settings)
+    if not own:
+        _refuse_others(settings, {"--cluster": cluster if cluster > 1 else None, "--data": data})
     with stop_request() as stop, contextlib.ExitStack() as stack:
         with stop.at_once():
             if own:
@@ -136,8 +133,7 @@ def dev(
                 folder = starting.data_dir
             else:
                 _require_both(settings)
-                where = (f"{key} = {settings.flat()[key]} ({settings.origins[key]})" for key in _ADDRESSES)
-                call.say(f"starting no services, because their addresses are set: {', '.join(where)}")
+                call.say(f"starting no services, because their addresses are set: {_where_set(settings)}")
                 folder = _log_folder(settings, stack)
             count = peers or settings.peer.virtual_peers
             daemons = None
@@ -152,15 +148,13 @@ def dev(
                 daemons.connect(settings)
                 _say_daemons(call, count, folder)
             pages = None if services_only or no_web else _pages(call, settings, folder, stack)
-        environment = folder / ENVIRONMENT if own else None
-        if call.json:
-            addresses = {"zookeeper": settings.zookeeper.hosts, "kafka": settings.kafka.bootstrap_servers}
-            more = {"environment": environment and str(environment), "web": pages}
-            call.put_json({**addresses, **{key: value for key, value in more.items() if value}})
-        else:
-            _put_addresses(call, settings, pages, environment)
+        environment = folder / ENVIRONMENT
+        if not own:
+            _write_environment(environment, settings)
+            stack.callback(environment.unlink, missing_ok=True)
+        _put_addresses(call, settings, pages, environment)
         while not stop.wait(1.0):
-            for each in (services, daemons):
+            for each in (services, daemons, pages):
                 for what in each.revive() if each is not None else ():
                     call.say(what)
         call.say("stopping")
@@ -222,9 +216,8 @@ def run(
             connect(settings)
             if daemons is not None:
                 _say_daemons(call, count, folder)
-            if web:
-                _pages(call, settings, folder, stack)
-        view = _Run(call, settings, loaded, stop, daemons).to_end(wait)
+            pages = _pages(call, settings, folder, stack) if web else None
+        view = _Run(call, settings, loaded, stop, daemons, pages).to_end(wait)
         vanishes = here and settings.data_dir is None
         if daemons is not None:
             daemons.useless = vanishes and view.status == "completed"
@@ -259,8 +252,9 @@ def _ready(call: Call, starting: Starting, connect: Callable[[Settings], None] |
     took = time.monotonic() - starting.since
     call.say(f"they are ready after {took:.1f} s; their data is in {services.data_dir} ({kept})")
     addresses = {"zookeeper.hosts": services.zookeeper, "kafka.bootstrap_servers": services.kafka, **services.login}
-    _write_environment(services.data_dir / ENVIRONMENT, addresses)
-    return _settings_at(call, addresses), services
+    settings = _settings_at(call, addresses)
+    _write_environment(services.data_dir / ENVIRONMENT, settings)
+    return settings, services
 
 
 def _settings_at(call: Call, addresses: Mapping[str, str]) -> Settings:
@@ -275,13 +269,20 @@ class _Run:
     """One job from its submission to its end, shown meanwhile."""
 
     def __init__(
-        self, call: Call, settings: Settings, loaded: LoadedJob, stop: StopRequest, daemons: Daemons | None
+        self,
+        call: Call,
+        settings: Settings,
+        loaded: LoadedJob,
+        stop: StopRequest,
+        daemons: Daemons | None,
+        pages: LocalPages | None,
     ) -> None:
         self._call = call
         self._settings = settings
         self._loaded = loaded
         self._stop = stop
         self._daemons = daemons
+        self._pages = pages
 
     def to_end(self, timeout: float | None) -> JobView:
         """The job's final view. Raises Interrupted ``SX-JOB-TIMEOUT`` after it was ended for taking too long."""
@@ -307,6 +308,8 @@ class _Run:
                     break
                 if self._daemons is not None:
                     self._daemons.check()
+                for what in self._pages.revive() if self._pages is not None else ():
+                    self._call.say(what)
                 if killed_at is not None:
                     waits = handle.waiting(view)
                     if now - killed_at > KILL_PATIENCE or (waits and view.status == "submitted"):
@@ -370,6 +373,27 @@ def _configured(settings: Settings) -> bool:
     return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
 
 
+def _refuse_others(settings: Settings, flags: Mapping[str, object]) -> None:
+    """Raises ``SX-USAGE`` if one of these flags asks for embedded services, where the addresses of others are set."""
+    asked = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None}
+    if asked:
+        origins = [settings.origins.get(key, "") for key in _ADDRESSES]
+        unset = [f"-u {origin.split()[1]}" for origin in origins if origin.startswith("environment ")]
+        command = f": `env {' '.join(unset)} sardonyx dev {' '.join(asked.values())}`" if unset else ""
+        raise SardonyxError(
+            "SX-USAGE",
+            f"{' and '.join(asked)} asks for services that `dev` starts, and the addresses of others are set",
+            cause=_where_set(settings),
+            fix=f"leave out {' and '.join(asked)} to run the rest with those services, or do not set the addresses{command}",
+        )
+
+
+def _where_set(settings: Settings) -> str:
+    """The addresses that are set, and where."""
+    found = (key for key in _ADDRESSES if settings.flat()[key])
+    return ", ".join(f"{key} = {settings.flat()[key]} ({settings.origins[key]})" for key in found)
+
+
 def _check_reachable(call: Call, settings: Settings) -> None:
     from queues.connectivity import check_reachable
 
@@ -388,20 +412,9 @@ def _require_both(settings: Settings) -> None:
 
 def _log_folder(settings: Settings, stack: contextlib.ExitStack) -> Path:
     """Where local daemons of a configured cluster log: the data directory, or a temporary one. Raises ``SX-EMBEDDED-DATA``."""
-    folder = settings.data_dir
-    if folder is None:
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-logs-")))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SetupError(
-            "SX-EMBEDDED-DATA",
-            f"{folder} cannot hold the logs of the daemons",
-            cause=f"{type(error).__name__}: {error}",
-            fix="give a directory in which you may write",
-            where={"path": folder},
-        ) from None
-    return folder
+    from sardonyx.dev.services import data_directory
+
+    return stack.enter_context(data_directory(settings.data_dir, "the logs of the daemons", "sardonyx-logs-"))
 
 
 def _say_daemons(call: Call, count: int | Literal["auto"], folder: Path) -> None:
@@ -409,7 +422,7 @@ def _say_daemons(call: Call, count: int | Literal["auto"], folder: Path) -> None
     call.say(f"a coordinator and {peers} run here; their logs are in {folder}")
 
 
-def _pages(call: Call, settings: Settings, folder: Path, stack: contextlib.ExitStack) -> str | None:
+def _pages(call: Call, settings: Settings, folder: Path, stack: contextlib.ExitStack) -> LocalPages | None:
     """Serve the pages until the stack is closed, and say where; None, and why, if they are not installed."""
     from sardonyx.cli.daemons import local_pages
 
@@ -418,36 +431,32 @@ def _pages(call: Call, settings: Settings, folder: Path, stack: contextlib.ExitS
     except SardonyxError as error:
         call.say(f"without the pages of `sardonyx web`: {error.fix}")
         return None
-    address = stack.enter_context(local_pages(settings, folder))
-    call.say(f"pages at {address}")
-    return address
+    pages = stack.enter_context(local_pages(settings, folder))
+    call.say(f"pages at {pages.address}")
+    return pages
 
 
-def _write_environment(path: Path, given: Mapping[str, str]) -> None:
-    """Write a file for a shell to read, which only its owner may read.
-
-    Args:
-        path: of the file.
-        given: settings by dotted key.
-    """
+def _write_environment(path: Path, settings: Settings) -> None:
+    """Write a file for a shell to read, which only its owner may read: all that leads to the deployment, with the login."""
     from sardonyx.runtime.settings import variable
 
+    names = tuple(variable(name) for name in _LEADS_THERE)
+    given = {name: value for name, value in settings.environment().items() if name.startswith(names)}
     path.unlink(missing_ok=True)
     path.touch(0o600)
-    path.write_text("".join(f"export {variable(key)}={shlex.quote(value)}\n" for key, value in given.items()), "utf-8")
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in given.items()), "utf-8")
 
 
-def _put_addresses(call: Call, settings: Settings, pages: str | None, environment: Path | None) -> None:
-    from sardonyx.runtime.settings import variable
-
+def _put_addresses(call: Call, settings: Settings, pages: LocalPages | None, environment: Path) -> None:
     zookeeper, kafka = settings.zookeeper.hosts, settings.kafka.bootstrap_servers
+    if call.json:
+        served = {} if pages is None else {"web": pages.address}
+        call.put_json({"zookeeper": zookeeper, "kafka": kafka, "environment": str(environment), **served})
+        return
     call.put(f"ZooKeeper {zookeeper}")
     call.put(f"Kafka     {kafka}")
     if pages is not None:
-        call.put(f"pages     {pages}")
+        call.put(f"pages     {pages.address}")
     call.put("for other terminals:")
-    if environment is None:
-        call.put(f"export {variable('zookeeper.hosts')}={zookeeper} {variable('kafka.bootstrap_servers')}={kafka}")
-    else:
-        call.put(f". {shlex.quote(str(environment))}")
+    call.put(f". {shlex.quote(str(environment))}")
     call.put("Ctrl-C stops everything")

@@ -145,7 +145,7 @@ def starting_services(
     """
     java = find_java()
     jars = _jars(java, progress)
-    with _data_directory(data_dir) as folder, contextlib.ExitStack() as stack:
+    with data_directory(data_dir) as folder, contextlib.ExitStack() as stack:
         _check_size(folder, servers)
         log.info("embedded_services_starting", data_dir=str(folder), kept=data_dir is not None)
         own = OwnUser.of(folder) if private else None
@@ -278,10 +278,22 @@ def _check_size(folder: Path, servers: int) -> None:
 
 
 @contextlib.contextmanager
-def _data_directory(given: Path | str | None) -> Iterator[Path]:
-    """The directory for the services' data. A lock makes sure that no two of them use one at the same time."""
+def data_directory(
+    given: Path | str | None, what: str = "the services' data", prefix: str = TEMP_PREFIX
+) -> Iterator[Path]:
+    """The directory of one `dev` or `run`, for as long as the block runs. A lock makes sure that no two of them use one at the
+    same time.
+
+    Args:
+        given: where it is; made if it is missing. None: a temporary one, removed at the end.
+        what: it holds, for the error.
+        prefix: of the name of a temporary one.
+
+    Raises:
+        SetupError: ``SX-EMBEDDED-DATA``.
+    """
     if given is None:
-        with temp_dir(TEMP_PREFIX) as folder:
+        with temp_dir(prefix) as folder:
             yield folder
         return
     folder = Path(given).expanduser().resolve()
@@ -291,13 +303,12 @@ def _data_directory(given: Path | str | None) -> Iterator[Path]:
             is_ours = stack.enter_context(locked(folder))
         except OSError as error:
             cause = f"{type(error).__name__}: {error}"
-            raise _unusable(folder, cause, "give a directory in which you may write") from None
+            raise _unusable(folder, cause, "give a directory in which you may write", what) from None
         if not is_ours:
-            raise _unusable(folder, "other embedded services are using it", "stop them, or give another directory")
+            cause = "another `dev` or `run`, or a local environment, is using it"
+            raise _unusable(folder, cause, "stop that one, or give another directory", what)
         yield folder
 
 
-def _unusable(folder: Path, cause: str, fix: str) -> SetupError:
-    return SetupError(
-        "SX-EMBEDDED-DATA", f"{folder} cannot hold the services' data", cause=cause, fix=fix, where={"path": folder}
-    )
+def _unusable(folder: Path, cause: str, fix: str, what: str = "the services' data") -> SetupError:
+    return SetupError("SX-EMBEDDED-DATA", f"{folder} cannot hold {what}", cause=cause, fix=fix, where={"path": folder})

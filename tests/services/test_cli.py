@@ -193,8 +193,8 @@ def test_dev_serves_pages_to_who_has_their_token(settings: Settings, tmp_path: P
     can read the file of the token, which is gone in the end, as the pages are.
     """
     with subprocess.Popen(
-        [*SARDONYX, "dev", "--json", "--peers", "1", "--data", str(tmp_path / "data")],
-        env={**os.environ, **settings.environment()},
+        [*SARDONYX, "dev", "--json", "--peers", "1"],
+        env={**os.environ, **settings.environment(), "SARDONYX__DATA_DIR": str(tmp_path / "data")},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         text=True,
