@@ -89,12 +89,12 @@ def unusable(settings: Settings) -> SetupError | None:
 
     Nothing is asked of any service, so the settings of a login that gets a ticket or a token when a client is made are not tried.
     """
-    mechanisms = (value for key, value in settings.kafka.client().items() if key.startswith("sasl.mechanism"))
     try:
-        client_config(settings)
+        config = client_config(settings)
     except SetupError as error:
         return error
-    return None if any(str(each).upper() in _ASKING for each in mechanisms) else refused_setting(settings)
+    mechanisms = (str(value).upper() for key, value in config.items() if key.startswith("sasl.mechanism"))
+    return None if any(each in _ASKING for each in mechanisms) else refused_setting(settings)
 
 
 def kafka_unreachable(settings: Settings, began: float, cause: str) -> SetupError:

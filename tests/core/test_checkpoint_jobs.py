@@ -101,6 +101,7 @@ def test_the_command_lists_what_is_complete(monkeypatch: pytest.MonkeyPatch) -> 
             return found
 
     monkeypatch.setattr(Call, "client", lambda _: Client())
+    monkeypatch.setattr(Call, "job", lambda _, client, job: client.job(job))
     monkeypatch.setattr(Call, "patience", lambda *_: Client())
     assert CliRunner().invoke(app, ["job", "checkpoints", "j"]).stdout == "2026-11-26T10:00:00Z\n"
     shown = json.loads(CliRunner().invoke(app, ["job", "checkpoints", "j", "--json"]).stdout)
@@ -158,6 +159,7 @@ def test_going_back_says_what_is_published_again_and_asks(monkeypatch: pytest.Mo
             return SimpleNamespace(id="j-2")
 
     monkeypatch.setattr(Call, "client", lambda _: Client())
+    monkeypatch.setattr(Call, "job", lambda _, client, job: client.job(job))
     monkeypatch.setattr(Call, "patience", lambda *_: Client())
     asked = CliRunner().invoke(app, ["job", "rollback", "j", "--to", "2026-11-26T10:00:30Z"])
     assert (asked.exit_code != 0, done) == (True, [])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What commands get for a client. The test gives it what the command asks of it."""
-    made = SimpleNamespace(zk=None)
+    made = SimpleNamespace(zk=None, later_attempt=lambda *_: None)
 
     @contextmanager
     def connected(_: Call) -> Iterator[Any]:

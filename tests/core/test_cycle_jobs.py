@@ -420,6 +420,7 @@ def shown_with(monkeypatch: pytest.MonkeyPatch, found: list[JobCycle], *more: st
             return found
 
     monkeypatch.setattr(Call, "client", lambda _: Client())
+    monkeypatch.setattr(Call, "job", lambda _, client, job: client.job(job))
     monkeypatch.setattr(Call, "patience", lambda *_: Client())
     return CliRunner().invoke(app, ["job", "show", "j", "--cycles", *more]).stdout
 

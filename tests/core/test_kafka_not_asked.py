@@ -90,7 +90,9 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         timeline=list,
         explain=lambda **_: Why(explained(State("d"), "copy-1"), [kafka_away(REFUSED)]),
     )
-    client = SimpleNamespace(zk=None, job=lambda _: made, read_before=lambda _: None, submit=lambda *_: made)
+    client = SimpleNamespace(
+        zk=None, job=lambda _: made, later_attempt=lambda *_: None, read_before=lambda _: None, submit=lambda *_: made
+    )
 
     @contextmanager
     def connected(_: Call) -> Iterator[Any]:

@@ -98,14 +98,14 @@ def test_progress_reaches_what_was_read(seed: int) -> None:
 def test_progress_moves_while_rows_are_under_way(seed: int) -> None:
     """A job at work is not told to stand at 0: much of what is true is said, though no link was ever read to its end."""
     said_rows, true_rows = moved_of(f"{seed}/moves", LONGEST_FRONT)
-    assert true_rows > HISTORIES // 20
+    assert true_rows > 20
     assert said_rows > true_rows / 5, (said_rows, true_rows)
 
 
 def moved_of(name: str, room: int) -> tuple[int, int]:
     """The rows below ``everywhere`` of partitions that have others under way: as it is said, and as it is true."""
     said_rows = true_rows = 0
-    for number in range(HISTORIES // 4):
+    for number in range(100):  # fewer may happen to say little
         world = World(f"{name}/{number}", room)
         world.steps(250)
         for said, true in looked(world, 0):

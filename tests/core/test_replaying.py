@@ -465,6 +465,7 @@ def test_a_replay_says_what_it_does_and_asks_before_it_publishes_again(monkeypat
             return SimpleNamespace(id="j-replay-1")
 
     monkeypatch.setattr(Call, "client", lambda _: Client())
+    monkeypatch.setattr(Call, "job", lambda _, client, job: client.job(job))
     monkeypatch.setattr(Call, "patience", lambda *_: Client())
     span = ["job", "replay", "j", "--from", "2026-11-26T10:00Z", "--to", "2026-11-26T11:00Z"]
     other = CliRunner().invoke(app, span)

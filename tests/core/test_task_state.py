@@ -368,6 +368,7 @@ def call(monkeypatch: pytest.MonkeyPatch, rows: Sequence[StateRow], *arguments: 
             return iter(rows)
 
     monkeypatch.setattr(Call, "client", lambda _: Client())
+    monkeypatch.setattr(Call, "job", lambda _, client, job: client.job(job))
     return CliRunner().invoke(app, ["state", *arguments])
 
 
