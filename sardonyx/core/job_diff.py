@@ -22,7 +22,7 @@ from sardonyx.core.graph import Link, graph_of, order_of
 from sardonyx.core.predecessors import Predecessor, ResumeProblem, running, topics_read
 from sardonyx.core.resizing import awake, resized
 from sardonyx.core.spec import JobSpec, Route, TaskSpec, decode_spec, encode_spec, references_of, stateful
-from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, task_changes
+from sardonyx.core.spec_fields import JOB_FIELDS, DifferenceKind, job_changes, kind_of_field, same, task_changes
 from sardonyx.core.text import listed, plural
 
 _STANDS_STILL = "its inputs stand still until its queues are read to their end"
@@ -313,7 +313,7 @@ class _Comparison:
             yield self._difference(kind, "topic", old.topic, new.topic, moves=moves, changes=changes)
         if old.route.of != new.route.of:
             yield self._difference("route", "of", old.route.of, new.route.of, moves=moves, changes=changes)
-        if old.route.where != new.route.where:
+        if not same("where", *map(msgspec.to_builtins, (old.route.where, new.route.where))):
             yield self._difference("route", "where", *map(_where, (old.route, new.route)), moves=moves, changes=changes)
         times = [None if face.route.bounds is None else bounds_text(face.route.bounds) for face in (old, new)]
         if times[0] != times[1]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from job_changes import enriched, random_change
 from msgspec.structs import replace
@@ -46,6 +46,7 @@ def resume_refusals(diff: JobDiff) -> list[Refusal]:
 
 @settings(max_examples=histories(150, whole=600))
 @given(NUMBERS)
+@example(942412)  # a parameter of a condition was true, and is 1
 def test_every_change_of_a_job_is_found(number: int) -> None:
     """At the task, the link or the field that was changed, and taken back it is found as well."""
     rng = random.Random(number)
