@@ -103,8 +103,11 @@ class Timekeeper:
             for partition, position in reader.standing.items()
             if partition in quiet and not position.clock.idle
         }
+        # Where partitions fall silent together, those that have had no row go first. What the others have had counts then.
+        rowless = {partition: position.clock for partition, position in idle.items() if position.clock.value == NEVER}
         own = reader.clocks | {partition: position.clock for partition, position in idle.items()}
-        messages = self._statements(max(self._stating.clock(self._reached(own)), self._wall(own)), idle)
+        reached = max(self._stating.clock(self._reached(clocks)) for clocks in (reader.clocks | rowless, own))
+        messages = self._statements(max(reached, self._wall(own)), idle)
         positions = idle or {partition: position for partition, position in reader.held.items() if position is not None}
         return (messages, positions) if idle or (messages and positions) else None
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import committed
-from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, within
+from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, renew_if_stuck, within
 from queues.awaited_topics import await_topics, refuse_missing
 from queues.client import CLIENT_LOG, Message, client_config
 from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
@@ -247,10 +247,10 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
     admin = admin_client(settings)
     deadline = time.monotonic() + CALL
     while groups:
-        errors = {
-            group: error_of(future)
-            for group, future in admin.delete_consumer_groups(groups, request_timeout=NEVER).items()
-        }
+        asked = admin.delete_consumer_groups(groups, request_timeout=NEVER)
+        errors = {group: error_of(future) for group, future in asked.items()}
+        if any(not future.done() for future in asked.values()):
+            renew_if_stuck(settings, admin)
         groups = [
             group
             for group, error in errors.items()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
@@ -22,8 +26,17 @@ NEVER = 3600.0
 """Seconds after which the client gives up a request to a group's coordinator: the most that it takes, for one that it has given
 up ends the process when the broker is back (confluentinc/librdkafka issue 4605). Callers have a patience of their own."""
 
+RENEW_EVERY = 60.0
+"""Seconds from one new client for a cluster to the next."""
+
 CALL = 30.0
 """Seconds within which a broker answers an administrative request. If it does not, we say so."""
+
+log = structlog.get_logger()
+
+_RENEWING = threading.Lock()
+_renewed: dict[str | None, float] = {}
+"""By the addresses of a cluster, when its client was renewed last."""
 
 _NO_ANSWER = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"})
 """Names of the errors that say that no broker answered."""
@@ -44,6 +57,26 @@ def admin_client(settings: Settings) -> AdminClient:
         return _client_for(tuple(sorted(client_config(settings).items())))
     except KafkaException as error:
         raise refused_setting(settings) or error from error
+
+
+def renew_if_stuck(settings: Settings, admin: AdminClient) -> None:
+    """Give later callers of :func:`admin_client` a new client, if brokers answer this one, and have not answered a request to the
+    coordinator of a group.
+
+    A client may keep waiting for the broker that was the group's coordinator when that one died, and with it all its later
+    requests about the group, for as long as the process lives. A client that is given up stays (see above), so there is a new
+    one every :data:`RENEW_EVERY` seconds at most, and none while no broker answers.
+    """
+    try:
+        admin.list_topics(timeout=LOGIN_SAID)
+    except KafkaException:
+        return
+    with _RENEWING:
+        now = time.monotonic()
+        if now - _renewed.get(settings.kafka.bootstrap_servers, -math.inf) >= RENEW_EVERY:
+            _renewed[settings.kafka.bootstrap_servers] = now
+            _client_for.cache_clear()
+            log.warning("kafka_client_renewed", kafka=settings.kafka.bootstrap_servers)
 
 
 def within(settings: Settings, began: float, future: Any) -> Any:
@@ -96,9 +129,16 @@ def failed(settings: Settings, began: float, what: str, error: KafkaError, needs
 
 
 def refused(settings: Settings, what: str, error: KafkaError | None, needs: Needs) -> SetupError:
-    """The error for a request that a broker refused. ``needs``: the right that it takes."""
+    """The error for a request that a broker refused, or did not answer. ``needs``: the right that it takes."""
     if is_denial(error):
         return denied(settings, *needs, error)
+    if error is not None and error.name() in _NO_ANSWER:
+        return SetupError(
+            "SX-KAFKA-UNREACHABLE",
+            f"Kafka at {settings.kafka.bootstrap_servers} has not answered: it was to {what}.",
+            cause=str(error),
+            fix="Check that all brokers run, and that this process reaches each of them.",
+        )
     return SetupError(
         "SX-KAFKA-REFUSED",
         f"Kafka at {settings.kafka.bootstrap_servers} did not {what}.",

@@ -332,11 +332,14 @@ def _out_of_range(n: int, there: Kept) -> SardonyxError:
             cause="nothing has happened in this deployment yet",
             fix="check the deployment (--deployment); a coordinator must have led it",
         )
-    gone = n < there.first
+    gone = there.first > 1 and n < there.first
+    cause = "older ones were compacted away (coordinator.keep_log)" if gone else "that has not happened yet"
+    if n < 1 and not gone:
+        cause = "it begins with entry 1, and nothing had happened in this deployment before"
     return SardonyxError(
         "SX-LOG-RANGE",
         f"the log has no entry {n}; it holds entries {there.first} to {there.last}",
-        cause="older ones were compacted away (coordinator.keep_log)" if gone else "that has not happened yet",
+        cause=cause,
         fix=f"name one of {there.first} to {there.last}"
         + ("; coordinator.log_archive keeps older ones" if gone else ""),
         where={"n": n, "first": there.first, "last": there.last},

@@ -68,7 +68,7 @@ def entry_or_time(text: str, now: datetime) -> int | float:
         raise SardonyxError(
             "SX-USAGE",
             f"{text!r} is neither the number of an entry nor a time",
-            fix='write for example 1200, 23:40, 2026-11-26T23:40, or "10 min ago"',
+            fix='write for example 1200, 23:40, 2026-11-26T23:40, or "10 min ago" (ms, s, min, h, d)',
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=now.tzinfo)).timestamp()
 

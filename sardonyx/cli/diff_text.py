@@ -86,8 +86,7 @@ def commands(diff: JobDiff, spec: str) -> dict[str, list[str]]:
 
 def _headline(diff: JobDiff, spec: str) -> str:
     if diff.equal:
-        tasks = counted(len(diff.tasks), "task")
-        return f"{diff.before} and {spec} are equal: {tasks}, {counted(len(diff.links), 'link')}"
+        return f"{diff.before} and {spec} are equal: {counted(len(diff.tasks), 'task')}, and all links"
     counts = [(status, sum(task.status == status for task in diff.tasks)) for status in ("kept", *_MARKS)]
     words = listed(f"{number} {status}" for status, number in counts if number)
     return f"{diff.before} becomes {spec}: of {counted(len(diff.tasks), 'task')} {words}"

@@ -91,10 +91,10 @@ def check(call: Call, spec: Spec, plan: PlanForm = None) -> None:
     for line in draw(loaded.spec, graph):
         call.put(f"  {line}")
     warned = counted(len(loaded.warnings), "warning")
-    verdict = f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it"
-    call.put(
-        verdict if unusable is None else f"{verdict}; with the settings given here no job can run ({unusable.code})"
-    )
+    if unusable is not None:
+        call.put(f"no job can run with the settings given here ({unusable.code}); of the job itself there is {warned}")
+    else:
+        call.put(f"it can run, with {warned}" if loaded.warnings else "nothing is wrong with it")
 
 
 def _unusable(call: Call) -> SardonyxError | None:

@@ -295,8 +295,8 @@ def _task_clock(
         clock = max(min((clock.value for clock in going), default=NEVER), heard.clock)
     held_by = [] if least is None else [p for p, each in clocks.items() if each.value == least and not each.idle]
     if least is None:
-        why = "all its partitions are idle, so "
-        why += "it goes on with the machine's clock" if stage.goes_on_at_rest else "the clock holds"
+        goes_on, holds = "it goes on with the machine's clock", 'the clock holds (`at_rest="wall"` lets it go on)'
+        why = f"all its partitions are idle, so {goes_on if stage.goes_on_at_rest else holds}"
     elif heard is not None and clock < least:
         held_by, why = [], f"{heard.reader} has not read what it has stated since"
     elif clock > least > NEVER and any(link.time is not None and link.time.idle is not None for link in stage.ingress):

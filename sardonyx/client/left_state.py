@@ -59,7 +59,7 @@ def _left_join(names: str, _: int) -> str:
 
 def _lookup(names: str, many: int) -> str:
     table = plural(many, "the table", "the tables")
-    return f"{table} of {names} (results so far are out), and the rows that wait there (they are in no result yet)"
+    return f"{table} of {names} (results so far are out), and rows that wait there, if any (they are in no result yet)"
 
 
 def _distinct(names: str, many: int) -> str:

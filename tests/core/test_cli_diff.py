@@ -198,7 +198,7 @@ how to carry it out
 def test_equal_jobs_and_other_descriptions_need_no_command() -> None:
     """If a resume would be refused all the same, that is said: a user may want to stop the job for another reason."""
     database = SqlStore(url="sqlite:////x")
-    assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, 3 links\n"
+    assert told(orders(), orders()) == "\norders-k3x9qa and orders.py are equal: 4 tasks, and all links\n"
     assert "would refuse it" in told(counts(replace(WINDOW, store=database)), counts(replace(WINDOW, store=database)))
     assert told(orders(), orders(doc="Prices.")).endswith("only descriptions differ: the next version may carry them\n")
 

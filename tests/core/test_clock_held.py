@@ -53,7 +53,8 @@ def held(hits: Mapping[int, SourceClock], count: SourceClock) -> str | None:
         pytest.param(
             {0: SourceClock(NOON, NOON, idle=True)},
             SourceClock(NOON, NOON),
-            "its clock is that of task hits: all its partitions are idle, so the clock holds",
+            "its clock is that of task hits: all its partitions are idle, so the clock holds "
+            '(`at_rest="wall"` lets it go on)',
             id="nothing but idle partitions",
         ),
         pytest.param({0: SourceClock(NOON, END)}, SourceClock(NEVER, END), None, id="nothing: it has ended"),

@@ -87,7 +87,7 @@ def test_an_input_that_holds_stands_where_its_readers_stand(sardonyx_clocked: Be
     run.advance("61 s")
     hits, count = tasks(run)
     assert second(hits) == second(count) == 50
-    assert hits.why == "all its partitions are idle, so the clock holds"
+    assert hits.why == 'all its partitions are idle, so the clock holds (`at_rest="wall"` lets it go on)'
 
 
 def test_a_partition_that_is_no_longer_idle_sets_no_clock_back(sardonyx_clocked: Begin) -> None:

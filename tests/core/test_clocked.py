@@ -85,6 +85,16 @@ def test_a_partition_without_rows_holds_the_clock_until_it_is_idle(sardonyx_cloc
     assert [row["hits"] for row in run.rows()] == [1]
 
 
+def test_a_topic_that_falls_silent_as_a_whole_gives_what_its_rows_have_closed(sardonyx_clocked: Begin) -> None:
+    """A partition that never had a row falls silent in the same moment as the others, and holds back no window of theirs."""
+    run = sardonyx_clocked(traffic(), topics={"hits": 3})
+    for partition in (0, 1):
+        run.give("hits", [hit("a", "10:00:30"), hit("a", "10:02:00")], partition)
+    assert run.rows() == []
+    run.advance("61 s")
+    assert [row["hits"] for row in run.rows()] == [2]
+
+
 @pytest.mark.parametrize("late_to", [None, "late"])
 def test_late_rows_are_counted_or_go_over_their_edge(late_to: str | None, sardonyx_clocked: Begin) -> None:
     """A row that comes when its window has closed is dropped and counted, or goes where the job sends late rows."""

@@ -43,7 +43,7 @@ def said(*tasks: TaskSpec) -> str:
         ),
         (
             {"relation": RelationSpec(kind="lookup")},
-            "the table of a (results so far are out), and the rows that wait there (they are in no result yet)",
+            "the table of a (results so far are out), and rows that wait there, if any (they are in no result yet)",
         ),
         ({"relation": RelationSpec(kind="distinct")}, "the keys that a has seen (the first row of each is out)"),
         ({"relation": RelationSpec(kind="latest")}, "the latest rows of a (they are out)"),
