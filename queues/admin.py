@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from queues import committed
-from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, failed, refused, renew_if_stuck, within
+from queues.admin_client import CALL, NEVER, Needs, admin_client, error_of, errors_of_groups, failed, refused, within
 from queues.awaited_topics import await_topics, refuse_missing
 from queues.client import CLIENT_LOG, Message, client_config
 from queues.connectivity import LOGIN_SAID, check_login, kafka_unreachable
@@ -248,9 +248,7 @@ def delete_groups(settings: Settings, groups: list[str]) -> None:
     deadline = time.monotonic() + CALL
     while groups:
         asked = admin.delete_consumer_groups(groups, request_timeout=NEVER)
-        errors = {group: error_of(future) for group, future in asked.items()}
-        if any(not future.done() for future in asked.values()):
-            renew_if_stuck(settings, admin)
+        errors = errors_of_groups(settings, admin, asked)
         groups = [
             group
             for group, error in errors.items()

@@ -8,7 +8,8 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
 import structlog
@@ -105,6 +106,25 @@ def error_of(future: Any) -> KafkaError | None:
         reason: KafkaError = error.args[0]
         return reason
     return None
+
+
+def errors_of_groups(
+    settings: Settings, admin: AdminClient, asked: Mapping[str, Future[Any]]
+) -> dict[str, KafkaError | None]:
+    """Wait :data:`CALL` for the answers to requests about groups, which their callers made with :data:`NEVER`.
+
+    A request that has no answer by then counts as timed out. If the client is stuck, the next caller gets a new one.
+
+    Returns:
+        By group why its request failed; None if it did not.
+    """
+    _, late = wait(asked.values(), timeout=CALL)
+    if late:
+        renew_if_stuck(settings, admin)
+    return {
+        group: KafkaError(KafkaError._TIMED_OUT) if future in late else error_of(future)
+        for group, future in asked.items()
+    }
 
 
 def refusal_to_show(admin: AdminClient, topics: Iterable[str]) -> tuple[str, KafkaError] | None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, TopicPartition
 
-from queues.admin_client import CALL, admin_client, error_of
+from queues.admin_client import NEVER, admin_client, errors_of_groups
 from queues.client import CLIENT_LOG, client_config
 from queues.membership import group_strategy
 from sardonyx.core.graph import Graph, Stage
@@ -59,10 +59,12 @@ class Renewals:
         stages = {stage.group(self._settings.deployment, job): stage for stage in graph.stages}
         if not stages:
             return []
-        futures = admin_client(self._settings).describe_consumer_groups(list(stages), request_timeout=CALL)
+        admin = admin_client(self._settings)
+        asked = admin.describe_consumer_groups(list(stages), request_timeout=NEVER)
+        errors = errors_of_groups(self._settings, admin, asked)
         now, due = self._clock(), []
-        for group, future in futures.items():
-            if error_of(future) is not None or future.result().state is not ConsumerGroupState.EMPTY:
+        for group, future in asked.items():
+            if errors[group] is not None or future.result().state is not ConsumerGroupState.EMPTY:
                 self._empty_since.pop(group, None)
             elif now - self._empty_since.setdefault(group, now) >= self._every:
                 due.append(group)

@@ -5,8 +5,10 @@ It is a part of the Kafka client's package, and optional: imported where it is u
 
 from __future__ import annotations
 
+import copy
 import functools
 import ssl
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ def client(registry: SchemaRegistry, _pid: int) -> Any:
     ca = next((path for path in (trusted.cafile, _DEBIAN_CA, trusted.capath) if path and Path(path).exists()), None)
     usual = {} if ca is None else {"ssl.ca.location": ca}
     try:
-        return SchemaRegistryClient({**usual, **dict(registry.options), "url": registry.url})
+        made = SchemaRegistryClient({**usual, **dict(registry.options), "url": registry.url})
     except (ValueError, TypeError, OSError) as error:  # (a file of certificates that is not there, or holds none)
         raise SetupError(
             "SX-CONFIG-VALUE",
@@ -49,6 +51,10 @@ def client(registry: SchemaRegistry, _pid: int) -> Any:
             cause=f"{error}",
             fix="see the options of confluent_kafka's SchemaRegistryClient for names and values",
         ) from error
+    # Its connections are closed when it has left the cache and the last reader or writer that holds it is gone. The copy has the
+    # same connections, and does not keep the client alive.
+    weakref.finalize(made, copy.copy(made).close)
+    return made
 
 
 def subject_of_values(strategy: str, topic: str) -> tuple[Callable[..., str | None], Any]:

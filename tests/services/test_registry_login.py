@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import ssl
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from queues import schema_registry
 from sardonyx.connectors.registry import topic_format
 from sardonyx.core.errors import SetupError
 from sardonyx.runtime.settings import load_settings
@@ -101,6 +104,16 @@ def test_certificates_of_both_sides_are_those_of_the_settings(tmp_path: Path) ->
         assert asked == []
         assert read(**url, **trusting, **known) == ""
         assert read(address, **{".registry.max.retries": 0}, **trusting, **known) == "SX-REGISTRY-DENIED"
+
+
+def test_a_client_that_nobody_uses_any_more_closes_its_connections() -> None:
+    """The process keeps those of its last few registries. Python warns of each connection that is left to it to close."""
+    with registry() as (address, _), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert read(_registry=address) == "SX-REGISTRY-DENIED"
+        schema_registry.client.cache_clear()
+        gc.collect()
+        assert [str(each.message) for each in told if issubclass(each.category, ResourceWarning)] == []
 
 
 @pytest.mark.parametrize(
