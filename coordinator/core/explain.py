@@ -5,16 +5,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
-from coordinator.core.entitlement import asked_of, has_peers, needs, targets
-from coordinator.core.explanation import Code, Explanation, Holder, Reason
-from coordinator.core.indexes import Kind
-from coordinator.core.peer_states import ASSIGNED
+import msgspec
+
+from coordinator.core.entitlement import asked_of, needs
+from coordinator.core.explanation import FIXES, Code, Explanation, Reason
+from coordinator.core.lacking_peers import (
+    are,
+    drained_by_a_user,
+    holders,
+    missing,
+    shares,
+    too_old,
+    untagged,
+    virtual,
+)
 from coordinator.core.plan import Plan
-from coordinator.core.scheduling import asking, asks, blocking, deserted, giving_back, openings, stalled
-from coordinator.core.state import LIVE, Job, State, Task
+from coordinator.core.scheduling import asking, asks, blocking, deserted
+from coordinator.core.state import Job, State, Task
 from sardonyx.core.changing import failed_after
 from sardonyx.core.changing_at import pending, waits_text
 from sardonyx.core.cycles import outer_links
@@ -42,7 +51,13 @@ def explain(state: State, job: str, *, who: bool = True) -> Explanation:
         reasons = [Reason(code="topics-creating", text=text, since=found.submitted_at)]
     else:
         reasons = _running(state, job, found, who=who)
-    return Explanation(job, state.n, reasons, found.status)
+    return Explanation(job, state.n, [_with_fix(reason, job) for reason in reasons], found.status)
+
+
+def _with_fix(reason: Reason, job: str) -> Reason:
+    """The reason, saying what to do about it."""
+    fix = FIXES.get(reason.code)
+    return reason if reason.fix or fix is None else msgspec.structs.replace(reason, fix=fix.format(job=job))
 
 
 def _unknown(state: State, job: str) -> Reason:
@@ -78,29 +93,19 @@ def _ended(job: Job) -> Iterator[Reason]:
 # Jobs that run, or should
 
 
-def _too_old(state: State, job: Job) -> Iterator[Reason]:
-    old = sum(len(peers) for kind, peers in state.idle_of.items() if kind.format < job.needs)
-    if old and any(asks(task) for task in job.tasks.values()):
-        text = (
-            f"{counted(old, 'idle virtual peer')} cannot read it, because their release is too old "
-            "(SX-VERSION-PEER): `sardonyx upgrade --check` shows who runs which release"
-        )
-        yield Reason(code="peers-too-old", text=text, free=old)
-
-
 def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
     plan = state.plans[name]
     at_work = [peer for stage in plan.stages for peer in state.on_task(job.tasks[stage])] if who or job.pauses else []
     if job.pauses:
         return [_paused(state, name, job, [peer for peer in at_work if state.assignment(peer).task not in job.goes_on])]
-    drained = list(_drained(state, job, who=who))
+    drained = list(drained_by_a_user(state, job, who=who))
     reasons = [
         *(drained if not state.live else ()),  # nothing else helps as quickly
-        *_too_old(state, job),
-        *_untagged(state, job, plan, who=who),
-        *_missing(state, name, job, plan, who=who),
+        *too_old(state, job),
+        *untagged(state, job, plan, who=who),
+        *missing(state, name, job, plan, who=who),
         *(drained if state.live else ()),
-        *_shares(state, name, job),
+        *shares(state, name, job),
         *_backing_off(state, job, plan),
     ]
     if job.stopping:
@@ -126,8 +131,8 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
         text = f"{job.error.message.removesuffix('.')}: {job.error.cause}; {job.error.fix}"
         reasons.append(Reason(code="taken-back", text=" ".join(text.split()), error=job.error))
     if at_work:
-        peers = _holders(state, at_work)
-        words = f"{_peers(len(peers))} {_are(len(peers))} at work"
+        peers = holders(state, at_work)
+        words = f"{virtual(len(peers))} {are(len(peers))} at work"
         text = words if reasons else f"it runs: {words}"
         reasons.append(Reason(code="runs", text=text, since=peers[0].since, peers=peers))
     return reasons
@@ -144,180 +149,20 @@ def _resizing(name: str, partitions: int) -> Reason:
 
 def _paused(state: State, name: str, job: Job, at_work: list[str]) -> Reason:
     who = (
-        f"; {_peers(len(at_work))} {plural(len(at_work), 'leaves', 'leave')} after the batch in hand" if at_work else ""
+        f"; {virtual(len(at_work))} {plural(len(at_work), 'leaves', 'leave')} after the batch in hand"
+        if at_work
+        else ""
     )
     if job.next_spec is not None:
         what = ": Kafka is being prepared for it" if job.switching else ""
-        return Reason(code="changing", text=f"it is being changed{what}{who}", peers=_holders(state, at_work))
+        return Reason(code="changing", text=f"it is being changed{what}{who}", peers=holders(state, at_work))
     resume = f"`sardonyx job resume {name}` lets it go on where it was"
     if job.error is None or not failed_after(job.error):
         text = f"a user suspended it{who}; {resume}"
     else:  # the same error would come again
         mend = f"change it again with `sardonyx job change {name} SPEC`, and then {resume}"
         text = f"it failed after a change: {_one_line(job.error)}{who}; {mend}"
-    return Reason(code="suspended", text=text, error=job.error, peers=_holders(state, at_work))
-
-
-def _missing(state: State, name: str, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
-    """Peers without which the job cannot go on."""
-    revoked = list(state.by_state["revoked"])
-    if not state.live and any(state.by_state[found] for found in LIVE):
-        return  # all are drained
-    if not state.free and not any(state.by_state[found] for found in ASSIGNED):
-        dead = state.by_state["dead"]
-        since = state.peers[next(reversed(dead))].since if dead else job.submitted_at
-        yield Reason(
-            code="no-live-peers",
-            text="there is no virtual peer at all; is a peer daemon running?",
-            since=max(since, job.submitted_at),
-            needed=job.waits_for or None,
-            free=0,
-            peers=_holders(state, revoked),
-        )
-        return
-    if not job.waits_for:
-        if job.queued:
-            yield from _queued(state, name)
-        return
-    if plan.turns and state.held[name]:
-        yield _turns(state, name, job, plan)
-        return
-    busy = [peer for found in ASSIGNED for peer in state.by_state[found]]
-    if not plan.turns:
-        lacking = [stage for stage in stalled(job, plan) if has_peers(state, job, plan, stage)][:1]
-    else:
-        lacking = asking(state, job, plan)
-    needed = sum(needs(job, plan, stage) for stage in lacking)
-    asks = f"task {lacking[0]} asks" if len(lacking) == 1 else f"tasks {', '.join(lacking)} ask"
-    yield Reason(
-        code="peers-missing",
-        text=f"it waits for {_peers(job.waits_for, 'more ')}: {asks} for {needed}, {state.free} {_are(state.free)} free",
-        since=job.waits_since,
-        needed=needed,
-        free=state.free,
-        peers=_holders(state, [*busy, *revoked]) if who else [],
-    )
-    if job.queued:
-        yield from _queued(state, name)
-    others = [peer for peer in busy if state.assignment(peer).job != name]
-    held = Counter(state.assignment(peer).job for peer in others)
-    if job.queued and held and all(not state.plans[other].bounded for other in held):
-        holding = ", ".join(f"{other} ({_peers(count)})" for other, count in held.items())
-        yield Reason(
-            code="starved-by-unbounded-jobs",
-            text=f"all peers with a task work for jobs that never end: {holding}",
-            since=max(state.peers[peer].since for peer in others),
-        )
-
-
-def _drained(state: State, job: Job, *, who: bool) -> Iterator[Reason]:
-    """Peers that would be there if no user had taken them out."""
-    there = sum(len(state.by_state[found]) for found in LIVE)
-    if there > state.live and (job.waits_for or job.queued):
-        many = there - state.live
-        which = _peers(many) if state.live else plural(many, "the only virtual peer", f"all {_peers(many)}")
-        then = plural(many, "it gets no task until it is taken", "they get no task until they are taken")
-        at = f" ({plural(len(state.drained), 'host', 'hosts')} {', '.join(state.drained)})" if state.drained else ""
-        yield Reason(
-            code="peers-drained",
-            text=f"a user has drained {which}{at}: {then} in again",
-            since=job.waits_since,
-            needed=job.waits_for or None,
-            free=state.free,
-            peers=_holders(state, _taken_out(state)) if who else [],
-        )
-
-
-def _taken_out(state: State, tags: Collection[str] = ()) -> list[str]:
-    """The peers with these tags that a user has drained."""
-    there = (name for found in LIVE for name in state.by_state[found] if state.peers[name].drained)
-    return [name for name in there if state.peers[name].kind.tags.issuperset(tags)]
-
-
-def _queued(state: State, name: str) -> Iterator[Reason]:
-    """The job is promised nothing: because of what it asks for, or because what there is has been promised to others."""
-    wanted, job, demand = targets(state), state.jobs[name], state.demands[name]
-    others = [other for other, found in wanted.items() if found.peers]
-    if demand.floor > demand.cap:
-        why = "with its tags, its release and its max_peers it cannot go on with the virtual peers that there are"
-    elif state.scheduler == "percentage" and job.percentage is not None and _percent(state, name) > 100:
-        why = f"with its {job.percentage:g} percent, the jobs up to it would ask for more than 100"
-    elif others:
-        why = f"all virtual peers that there are ({state.live}) have been promised to {', '.join(others)}"
-        why += f"; what is free ({state.free}) cannot run it, or is kept for those" if state.free else ""
-    else:
-        why = f"it needs {demand.floor} to go on, and there {_are(state.live)} {state.live}"
-    if not job.waits_for or others:
-        yield Reason(code="queued-behind", text=f"it is queued: {why}", needed=wanted[name].floor)
-
-
-def _percent(state: State, name: str) -> float:
-    """What the jobs up to this one ask for."""
-    jobs = [state.jobs[other] for other in targets(state)]
-    return sum(job.percentage or 0.0 for job in jobs if job.number <= state.jobs[name].number)
-
-
-def _turns(state: State, name: str, job: Job, plan: Plan) -> Reason:
-    lacking = asking(state, job, plan)
-    verb = plural(len(lacking), "has", "have")
-    return Reason(
-        code="takes-turns",
-        text=f"its {_peers(state.held[name])} {plural(state.held[name], 'takes', 'take')} turns: {counted(len(lacking), 'task')} "
-        f"({', '.join(lacking)}) {verb} no peer now; {_peers(job.waits_for, 'more ')} would do",
-        since=job.waits_since,
-        needed=job.waits_for,
-        free=state.free,
-    )
-
-
-def _untagged(state: State, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
-    """Tasks that no live peer can run, or none that is idle."""
-    for stage, tags in plan.tags.items():
-        able = state.supply(Kind(0, tags))
-        if job.tasks[stage].state == "complete" or (able and not (asks(job.tasks[stage]) and state.free)):
-            continue
-        if not state.fitting(Kind(0, tags)):
-            words = f"{plural(len(tags), 'the tag', 'the tags')} {', '.join(sorted(tags))}"
-            text = f"task {stage} needs a virtual peer with {words}, and "
-            drained = [] if able else _taken_out(state, tags)
-            if able:
-                text += plural(able, "the only one has another task", f"all {able} that there are have other tasks")
-                yield Reason(code="tag-busy", text=text, task=stage)
-            elif not drained:
-                yield Reason(code="no-tag", text=f"{text}there is none", task=stage)
-            elif state.live:  # otherwise the first reason says it of all peers
-                text += (
-                    f"a user has drained {plural(len(drained), 'the only one', f'all {len(drained)} that there are')}"
-                )
-                held = _holders(state, drained) if who else []
-                yield Reason(code="peers-drained", text=text, task=stage, peers=held)
-
-
-def _shares(state: State, name: str, job: Job) -> Iterator[Reason]:
-    """The job has more peers than it is entitled to, or less, or all that it may have."""
-    held, share = state.held[name], targets(state)[name].peers
-    if job.max_peers is not None and held > job.max_peers:
-        text = f"it has {_peers(held)} and may have {job.max_peers} (max_peers): the others leave after their batches"
-        yield Reason(code="job-full", text=text, limit=job.max_peers)
-        return
-    peers = (state.peers[peer] for task in job.tasks.values() for peer in task.peers) if name in state.giving else ()
-    if giving := sum(peer.yields == "share" and not peer.drained for peer in peers):
-        yield Reason(
-            code="over-share",
-            text=f"it has {_peers(held)} and a share of {share}: {giving} of them {plural(giving, 'goes', 'go')} to other jobs "
-            "after the batch in hand",
-            since=job.gave_at,
-        )
-    elif openings(state, name, share - held) and (state.giving or giving_back(state)):
-        yield Reason(
-            code="below-share",
-            text=f"it has {_peers(held)} and a share of {share}: other jobs give it some when they have committed their batches",
-            needed=share - held,
-        )
-    if job.max_peers is not None and held >= job.max_peers:
-        yield Reason(
-            code="job-full", text=f"it has as many peers as its max_peers allows: {job.max_peers}", limit=job.max_peers
-        )
+    return Reason(code="suspended", text=text, error=job.error, peers=holders(state, at_work))
 
 
 def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
@@ -326,7 +171,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         task = job.tasks[stage]
         if task.backing_off and task.error is not None:
             others = (
-                f"; {_peers(len(task.peers))} on it {plural(len(task.peers), 'goes', 'go')} on" if task.peers else ""
+                f"; {virtual(len(task.peers))} on it {plural(len(task.peers), 'goes', 'go')} on" if task.peers else ""
             )
             yield Reason(
                 code="task-backing-off",
@@ -337,7 +182,7 @@ def _backing_off(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
                 failures=task.failures,
                 limit=limit,
                 error=task.error,
-                peers=_holders(state, state.on_task(task)),
+                peers=holders(state, state.on_task(task)),
             )
 
 
@@ -365,7 +210,7 @@ def _short(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
         if free < needed and not blocking(job, plan, stage):
             yield Reason(
                 code="task-short",
-                text=f"task {stage} is offered when {_peers(needed)} for it {_are(needed)} free, and {free} {_are(free)}",
+                text=f"task {stage} is offered when {virtual(needed)} for it {are(needed)} free, and {free} {are(free)}",
                 task=stage,
                 needed=needed,
                 free=free,
@@ -411,11 +256,11 @@ def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
             why = f"its widest link has {counted(limit, 'partition')}"
         yield Reason(
             code="task-full",
-            text=f"task {stage} takes no more than {_peers(limit)}: {why}; {_peers(state.free)} {_are(state.free)} idle",
+            text=f"task {stage} takes no more than {virtual(limit)}: {why}; {virtual(state.free)} {are(state.free)} idle",
             task=stage,
             free=state.free,
             limit=limit,
-            peers=_holders(state, state.on_task(task)),
+            peers=holders(state, state.on_task(task)),
         )
 
 
@@ -423,8 +268,8 @@ def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
     for stage in plan.stages:
         peers = list(job.tasks[stage].peers)
         if peers and all(state.peers[peer].state == "acking" for peer in peers):
-            held = _holders(state, peers)
-            text = f"task {stage} was offered to {_peers(len(peers))}, and no peer has answered yet{_moved(state, job, stage)}"
+            held = holders(state, peers)
+            text = f"task {stage} was offered to {virtual(len(peers))}, and no peer has answered yet{_moved(state, job, stage)}"
             yield Reason(code="unanswered", text=text, since=held[0].since, task=stage, peers=held)
 
 
@@ -440,16 +285,6 @@ def _moved(state: State, job: Job, stage: str) -> str:
 def _process(home: str) -> str:
     host, _, number = home.rpartition(":")
     return f"process {number} on {host}" if home else "another process"
-
-
-def _holders(state: State, peers: list[str]) -> list[Holder]:
-    """These peers with their tasks; those that have been there longest come first."""
-    found = []
-    for name in sorted(peers, key=lambda name: state.peers[name].order):
-        peer = state.peers[name]
-        place = peer.assignment
-        found.append(Holder(name, peer.state, peer.since, place.job if place else None, place.task if place else None))
-    return found
 
 
 def _awaiting_markers(job: Job, plan: Plan) -> Iterator[Reason]:
@@ -487,11 +322,3 @@ def _loops(job: Job, plan: Plan) -> Iterator[Reason]:
 
 def _one_line(error: Failure) -> str:
     return f"{error.code}: {error.message}".splitlines()[0]
-
-
-def _peers(number: int, more: str = "") -> str:
-    return counted(number, f"{more}virtual peer")
-
-
-def _are(number: int) -> str:
-    return plural(number, "is", "are")

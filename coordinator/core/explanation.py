@@ -86,6 +86,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     error: Failure | None = None
     peers: list[Holder] = []
     """The peers that hold what is missing, or that are at work; those that have been there longest come first."""
+    fix: str = ""
+    """What to do about a reason that is not an error; empty where no command and no setting would help."""
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,21 +105,17 @@ _MORE_PEERS = "start `sardonyx peer` on another machine, or give a daemon more w
 FIXES: dict[Code, str] = {
     "no-live-peers": "start a peer daemon: `sardonyx peer`",
     "peers-missing": _MORE_PEERS,
-    "peers-drained": "`sardonyx peers undrain HOST|PEER` takes them in again; or start `sardonyx peer` on another host",
-    "queued-behind": "start more peers, end a job, or run `sardonyx job scale ID --priority N`",
-    "no-tag": "start a daemon with it: `sardonyx peer --tag TAG`",
-    "tag-busy": "start another daemon with it: `sardonyx peer --tag TAG`",
+    "queued-behind": "start more peers, end a job, or run `sardonyx job scale {job} --priority N`",
     "takes-turns": _MORE_PEERS,
-    "below-share": "wait; `sardonyx job scale ID --weight N` gives it a larger share",
-    "over-share": "nothing; `sardonyx job scale ID --weight N` gives it a larger share",
-    "job-full": "allow more: `sardonyx job scale ID --max-peers N`",
+    "below-share": "wait; `sardonyx job scale {job} --weight N` gives it a larger share",
+    "over-share": "nothing; `sardonyx job scale {job} --weight N` gives it a larger share",
+    "job-full": "allow more: `sardonyx job scale {job} --max-peers N`",
     "task-short": _MORE_PEERS,
-    "starved-by-unbounded-jobs": "take its peers off one with `sardonyx job suspend ID`; `sardonyx job resume ID` lets it go on",
-    "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop ID`",
-    "loop-goes-on": "`sardonyx job show ID --cycles` says how many rows are on their way, and where",
+    "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop {job}`",
+    "loop-goes-on": "`sardonyx job show {job} --cycles` says how many rows are on their way, and where",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
 }
-"""What to do about a reason that is not an error, where a command or a setting would help."""
+"""What to do about a reason that does not say so itself; ``{job}`` stands for the job's id."""
 
 
 def as_lines(explanation: Explanation, now: float) -> list[str]:
@@ -128,8 +126,8 @@ def as_lines(explanation: Explanation, now: float) -> list[str]:
         lines.append(f"  {reason.text}{spent}")
         if reason.error is not None and reason.error.fix:
             lines.append(f"    fix: {reason.error.fix}")
-        elif (fix := FIXES.get(reason.code)) is not None:
-            lines.append(f"    fix: {fix}")
+        elif reason.fix:
+            lines.append(f"    fix: {reason.fix}")
         for held in reason.peers[:SHOWN]:
             place = f" on {held.job}/{held.task}" if held.job else ""
             lines.append(f"    {held.peer} {held.state}{place}{_for(held.since, now)}")

@@ -60,7 +60,7 @@ class Silence:
         about = view.status, view.waits_for, view.queued, paused
         if about != self._about or now >= self._again:  # not at each look: it may read the coordinator's log
             self._about, self._again = about, now + SILENCE
-            self._why = self._handle.waiting(view, closely=quiet)
+            self._why = self._handle.waiting(view, closely=quiet or bool(view.waits_for))
         return self._why
 
 

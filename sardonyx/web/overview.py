@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from coordinator.core.explain import explain
-from coordinator.core.explanation import Code, Explanation
+from coordinator.core.explanation import Code, Explanation, Reason
 from coordinator.core.state import Job, State
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.client.lags import LinkLag
@@ -35,9 +36,6 @@ LATE_REQUEST = 5.0
 HELP: dict[str, str] = {
     "no-live-peers": "sardonyx peer",
     "peers-missing": "sardonyx peer --virtual-peers {needed}",
-    "peers-drained": "sardonyx peers undrain HOST|PEER",
-    "no-tag": "sardonyx peer --tag TAG",
-    "tag-busy": "sardonyx peer --tag TAG",
     "starved-by-unbounded-jobs": "sardonyx peer",
     "queued-behind": "sardonyx cluster policy",
     "peers-too-old": "sardonyx upgrade --check",
@@ -47,7 +45,7 @@ HELP: dict[str, str] = {
     "not-led": "sardonyx coordinator",
     "suspended": "sardonyx job resume {job}",
 }
-"""By the code of a reason, the command that would help or tell more."""
+"""By the code of a reason, the command that would help or tell more. For the others it is the first one in the reason's fix."""
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +290,7 @@ def _reasons(job: str, outside: Iterable[Outside], explanation: Explanation) -> 
             code=each.code,
             text=each.text,
             holds=each.code != "held",  # the job goes on
-            help=_help(each.code, job, None),
+            help=_help(each.code, job),
         )
     for reason in explanation.reasons:
         yield ShownReason(
@@ -301,12 +299,14 @@ def _reasons(job: str, outside: Iterable[Outside], explanation: Explanation) -> 
             holds=reason.code in HOLDING,
             since=reason.since,
             task=reason.task,
-            help=_help(reason.code, job, reason.needed),
+            help=_help(reason.code, job, reason),
         )
 
 
-def _help(code: str, job: str, needed: int | None) -> str:
-    return HELP.get(code, "").format(job=job, needed=needed or 1)
+def _help(code: str, job: str, reason: Reason | None = None) -> str:
+    if code not in HELP and reason is not None:
+        return next(iter(re.findall(r"`(sardonyx [^`]+)`", reason.fix)), "")
+    return HELP.get(code, "").format(job=job, needed=(reason.needed if reason else None) or 1)
 
 
 def _attention(
@@ -315,7 +315,7 @@ def _attention(
     found = []
     if standing is not None:
         found += [
-            Attention(level="bad", code=each.code, text=each.text, help=_help(each.code, "", None))
+            Attention(level="bad", code=each.code, text=each.text, help=_help(each.code, ""))
             for each in _outside(standing, now)
         ]
     for name, explanation in why.items():
@@ -330,7 +330,7 @@ def _attention(
                         job=name,
                         task=reason.task or "",
                         since=reason.since,
-                        help=_help(stands, name, reason.needed),
+                        help=_help(stands, name, reason),
                     )
                 )
     for name, job in state.jobs.items():
@@ -338,9 +338,7 @@ def _attention(
             code = job.error.code if job.error is not None else "SX-JOB-FAILED"
             text = f"failed: {code}" + (f": {job.error.message}" if job.error is not None else "")
             found.append(
-                Attention(
-                    level="bad", code=code, text=text, job=name, since=job.ended_at, help=_help("failed", name, None)
-                )
+                Attention(level="bad", code=code, text=text, job=name, since=job.ended_at, help=_help("failed", name))
             )
         if job.letters:
             text = f"{counted(job.letters, 'dead letter')} not redone or dropped"

@@ -14,7 +14,7 @@ from history_maker import History
 from scenario_runner import World
 
 from coordinator.core.explain import explain
-from coordinator.core.explanation import FIXES, SHOWN, Code, Explanation, as_lines
+from coordinator.core.explanation import SHOWN, Code, Explanation, as_lines
 from coordinator.core.plan import Plan
 from coordinator.core.scheduling import deserted
 from coordinator.core.state import Job
@@ -102,7 +102,7 @@ def test_words_for_people() -> None:
     assert lines[:4] == [
         "copy is running",
         "  it waits for 1 more virtual peer: task write asks for 1, 0 are free, for 3 min 5 s",
-        f"    fix: {FIXES['peers-missing']}",
+        "    fix: start `sardonyx peer` on another machine, or give a daemon more with `--virtual-peers N`",
         "    P1 acking on live/write, for 3 min 7 s",
     ]
     assert lines[3 + SHOWN] == "    and 2 more"
@@ -113,6 +113,64 @@ def test_words_for_people() -> None:
         "    fix: run `sardonyx check` on the job; it names every problem and what to do about it",
     ]
     assert as_lines(explained([]), 3.0)[0] == "copy is not known"
+
+
+GPU = "copy is submitted: read -> write; read never ends; write asks for gpu"
+SEVERAL = [f"P{n} is {then}" for n in range(2, 6) for then in ("born", "drained")]
+UNDRAIN = "in again; or start `sardonyx peer` on another host"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "fixes"),
+    [
+        (
+            [GPU, MADE, "P1 is born"],
+            [
+                "start a daemon that has it: `sardonyx peer --tag gpu`",
+                "start peers that can run it, or allow it more: `sardonyx job scale copy --max-peers N`",
+            ],
+        ),
+        (
+            [
+                "copy is submitted: read -> see -> write; read never ends; see asks for gpu; write asks for gpu",
+                MADE,
+                "P1 is born with gpu",
+                "P2 is born",
+                "P1 acks",
+            ],
+            ["start one more daemon that has it: `sardonyx peer --tag gpu`", ""],
+        ),
+        (
+            ["P1 is born in a", "P2 is born in a", "host a is drained", COPY, MADE],
+            [f"`sardonyx peers undrain a` takes them {UNDRAIN}"],
+        ),
+        (["P1 is born", "P1 is drained", COPY, MADE], [f"`sardonyx peers undrain P1` takes it {UNDRAIN}"]),
+        (
+            ["P1 is born in a", "host a is drained", *SEVERAL, COPY, MADE],
+            [
+                "`sardonyx peers undrain a`, `sardonyx peers undrain P2`, `sardonyx peers undrain P3` and 2 more take them "
+                + UNDRAIN
+            ],
+        ),
+        (
+            [
+                "live is submitted: read -> write; read never ends",
+                "the links of live are made",
+                "P1 is born",
+                COPY,
+                MADE,
+            ],
+            [
+                "start `sardonyx peer` on another machine, or give a daemon more with `--virtual-peers N`",
+                "start more peers, end a job, or run `sardonyx job scale copy --priority N`",
+                "take the peers off one: `sardonyx job suspend live`; `sardonyx job resume live` lets it go on",
+            ],
+        ),
+    ],
+)
+def test_the_fix_of_a_reason_names_what_is_known(sentences: list[str], fixes: list[str]) -> None:
+    """So the command can be copied as it stands."""
+    assert [reason.fix for reason in explained(sentences).reasons] == fixes
 
 
 def test_what_holds_a_blocked_task_up_is_the_nearest_that_does(seed: int) -> None:

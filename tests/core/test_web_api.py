@@ -12,6 +12,7 @@ import pytest
 import typer.main
 from explain_cases import CASES
 from scenario_runner import World
+from test_explain import explained
 from web_site import EVENTS, REPORT, Running, Site, file_like, of_report
 
 from coordinator.core.explain import explain
@@ -400,7 +401,9 @@ def test_drained_peers_are_no_capacity() -> None:
 def test_the_commands_that_help_are_commands() -> None:
     """Of each reason, here and in `job explain`."""
     group = typer.main.get_command(app)
-    told = [*HELP.values(), *(text for fix in FIXES.values() for text in re.findall(r"`(sardonyx [^`]+)`", fix))]
+    fixes = [*FIXES.values(), *(reason.fix for case in CASES for reason in explained(case[1]).reasons)]
+    told = {*HELP.values(), *(text for fix in fixes for text in re.findall(r"`(sardonyx [^`]+)`", fix))}
+    assert "sardonyx peer --tag gpu" in told
     for text in told:
         words, command = text.split()[1:], group
         while isinstance(command, typer.core.TyperGroup):
