@@ -24,7 +24,8 @@ def join(track: Track, runs: int) -> list[Row]:
     """Every row has a key of its own and one partner."""
 
     def ours() -> float:
-        return joined_rate(*results(track, run(track)[1]), track.records)
+        _, target, since = run(track)
+        return joined_rate(*results(track, target), track.records, since)
 
     def theirs() -> float:
         given = track.given("join", bounded=True)
@@ -47,13 +48,13 @@ def join_job(source: str, target: str) -> Job:
     return job
 
 
-def run(track: Track) -> tuple[JobView, str]:
-    """Run the job to its end; and the topic with its results."""
+def run(track: Track) -> tuple[JobView, str, float]:
+    """Run the job to its end; the topic with its results, and when it had read its first batch (seconds since 1970)."""
     target = track.target()
-    with daemons(track, TASKS, quiet=True) as found:
+    with daemons(track, TASKS) as found:
         view = found.client.submit(load_job(join_job(track.source, target))).await_completion(900)
-    assert view.status == "completed", view
-    return view, target
+        assert view.status == "completed", view
+        return view, target, found.begun("left", "right")
 
 
 def results(track: Track, topic: str) -> tuple[np.ndarray, np.ndarray]:

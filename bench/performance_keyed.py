@@ -29,7 +29,8 @@ def keyed(track: Track, runs: int) -> list[Row]:
     wanted = {key_number(row["key"]): row["key_count"] for row in counts}
 
     def ours(function: str) -> float:
-        return running_rate(results(track, run(track, function)[1]), wanted)
+        _, target, since = run(track, function)
+        return running_rate(results(track, target), wanted, since)
 
     def theirs(way: str) -> float:
         given = track.given("keyed", bounded=True, way=way)
@@ -74,13 +75,13 @@ def keyed_job(source: str, target: str, function: str) -> Job:
     return job
 
 
-def run(track: Track, function: str) -> tuple[JobView, str]:
-    """Run the job to its end; and the topic with its results."""
+def run(track: Track, function: str) -> tuple[JobView, str, float]:
+    """Run the job to its end; the topic with its results, and when it had read its first batch (seconds since 1970)."""
     target = track.target()
-    with daemons(track, TASKS, quiet=True) as found:
+    with daemons(track, TASKS) as found:
         view = found.client.submit(load_job(keyed_job(track.source, target, function))).await_completion(900)
-    assert view.status == "completed", view
-    return view, target
+        assert view.status == "completed", view
+        return view, target, found.begun("read")
 
 
 def results(track: Track, topic: str) -> list[tuple[int, int, float]]:

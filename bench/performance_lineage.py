@@ -26,7 +26,8 @@ def lineage(track: Track, runs: int) -> list[Row]:
 
     def windows(*, lineage: bool) -> tuple[float, float]:
         found = our_windows(track, "key", lineage=lineage)
-        return steady(results(track, found.topic, "key"), wanted, once=True), found.processor / track.records * 1e6
+        rate = steady(results(track, found.topic, "key"), wanted, once=True, since=found.since)
+        return rate, found.processor / track.records * 1e6
 
     kinds: tuple[tuple[str, Callable[..., tuple[float, float]]], ...] = (
         ("a chain of 4 functions with lineage=True", functools.partial(chained, track)),

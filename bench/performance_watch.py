@@ -54,6 +54,15 @@ class Daemons:
         at = np.array([datetime.fromisoformat(moment).timestamp() for moment, _ in found])
         return Commits(at, np.cumsum([rows for _, rows in found]))
 
+    def begun(self, *tasks: str) -> float:
+        """When the first batch of these tasks had been read, in seconds since 1970."""
+        return min(
+            datetime.fromisoformat(str(batch["timestamp"])).timestamp()
+            - sum(float(spent) for step, spent in batch.items() if step.endswith("_ms") and step != "wait_ms") / 1000
+            for task in tasks
+            for batch in self.batches(task)
+        )
+
     def batches(self, task: str) -> list[dict[str, str | int]]:
         """Their log lines."""
         lines = [line for peer in self.peers for line in str(peer.log_path and peer.log_path.read_text()).splitlines()]

@@ -58,7 +58,8 @@ def counted(track: Track, runs: int, by: str, beside: Sequence[tuple[Row, str]],
     wanted = expected(pa.concat_tables(generated(track.records)), by)
 
     def ours() -> float:
-        return steady(results(track, our_windows(track, by).topic, by), wanted, once=True)
+        found = our_windows(track, by)
+        return steady(results(track, found.topic, by), wanted, once=True, since=found.since)
 
     def theirs(name: str) -> float:
         script, _, state = name.partition(":")
@@ -101,18 +102,20 @@ class Counted(NamedTuple):
     """With its results."""
     processor: float
     """Seconds of it that the job took, the services included if they are ours."""
+    since: float
+    """When it had read its first batch, in seconds since 1970."""
 
 
 def our_windows(track: Track, by: str, target: str = "", *, lineage: bool = False) -> Counted:
     """Run the job to its end. ``target``: a topic for the results; otherwise one is made for them."""
     target = target or track.target()
-    with daemons(track, TASKS, quiet=True) as found:
+    with daemons(track, TASKS) as found:
         made = load_job(window_job(track.source, target, by, lineage=lineage))
         worked = cpu_seconds()
         view = found.client.submit(made).await_completion(900)
         worked = cpu_seconds() - worked
-    assert view.status == "completed", view
-    return Counted(view, target, worked)
+        assert view.status == "completed", view
+        return Counted(view, target, worked, found.begun("read"))
 
 
 def results(track: Track, topic: str, by: str) -> Results:

@@ -2,6 +2,9 @@
 
 A window of a key counts as done when its right count first stood in the output. So contestants can be compared that give a
 result of a window once with those that give it again whenever it changes.
+
+Of a contestant whose steps lie behind queues, the output alone says too much: where the first step is through before the last one
+begins, the output grows as fast as the last one works. So its rate is that of all records from when its first step began.
 """
 
 from __future__ import annotations
@@ -56,13 +59,14 @@ def places(keys: np.ndarray, moments: np.ndarray) -> np.ndarray:
     return (moments // MINUTE << 31) + keys
 
 
-def steady(results: Results, wanted: tuple[np.ndarray, np.ndarray], *, once: bool) -> float:
+def steady(results: Results, wanted: tuple[np.ndarray, np.ndarray], *, once: bool, since: float | None = None) -> float:
     """Records a second between the moments by which windows with a tenth and with nine tenths of all records were done.
 
     Args:
         results: what stands there.
         wanted: see :func:`expected`.
         once: each window gives one result.
+        since: when its first step began, in seconds since 1970; None: it has no queues between its steps.
 
     Raises:
         AssertionError: that is not what should stand there.
@@ -79,12 +83,12 @@ def steady(results: Results, wanted: tuple[np.ndarray, np.ndarray], *, once: boo
     assert not missing, f"{missing} of {len(windows)} windows count too few rows"
     assert not once or len(found) == len(windows), f"{len(windows)} windows gave {len(found)} results"
     order = np.argsort(done, kind="stable")
-    records = np.cumsum(counts[order])
-    first, last = done[order][np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
-    return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
+    return _rate(done[order], np.cumsum(counts[order]), since)
 
 
-def running_rate(results: Sequence[tuple[int, int, float]], wanted: Mapping[int, int]) -> float:
+def running_rate(
+    results: Sequence[tuple[int, int, float]], wanted: Mapping[int, int], since: float | None = None
+) -> float:
     """Records a second between the moments by which a tenth and nine tenths of all records stood in running counts of their keys.
 
     Contestants give a key's count after each record, or after some: what a result tells is that all records up to it are counted.
@@ -92,6 +96,7 @@ def running_rate(results: Sequence[tuple[int, int, float]], wanted: Mapping[int,
     Args:
         results: key, count so far, and when it was written, in seconds since 1970.
         wanted: the last count of each key.
+        since: as of :func:`steady`.
 
     Raises:
         AssertionError: a key's counts do not rise one by the other up to its last.
@@ -105,19 +110,17 @@ def running_rate(results: Sequence[tuple[int, int, float]], wanted: Mapping[int,
         steps.append((written, hits - before))
     assert counted == dict(wanted), "keys count too few records, or too many"
     steps.sort()
-    times = np.array([written for written, _ in steps])
-    records = np.cumsum([more for _, more in steps])
-    first, last = times[np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
-    return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
+    return _rate(np.array([written for written, _ in steps]), np.cumsum([more for _, more in steps]), since)
 
 
-def joined_rate(ids: np.ndarray, written: np.ndarray, records: int) -> float:
+def joined_rate(ids: np.ndarray, written: np.ndarray, records: int, since: float | None = None) -> float:
     """Records a second of each side between the moments by which a tenth and nine tenths of the pairs were written.
 
     Args:
         ids: of the results; each record from 0 on has one partner.
         written: when the broker got them, in seconds since 1970.
         records: of each side.
+        since: as of :func:`steady`.
 
     Raises:
         AssertionError: that is not what should stand there.
@@ -125,8 +128,15 @@ def joined_rate(ids: np.ndarray, written: np.ndarray, records: int) -> float:
     found, times = np.unique(ids, return_counts=True)
     assert len(found) == records, f"{records - len(found)} of {records} pairs are missing"
     assert (times == 1).all(), f"{int((times > 1).sum())} pairs were given several times"
-    first, last = np.sort(written)[(records * np.array([0.1, 0.9])).astype(np.int64)]
-    return float(0.8 * records / max(last - first, 0.001))  # the broker tells milliseconds
+    return _rate(np.sort(written), np.arange(1, records + 1), since)
+
+
+def _rate(times: np.ndarray, records: np.ndarray, since: float | None) -> float:
+    """Records a second, by how many were done up to each of the times, which ascend."""
+    if since is not None:
+        return float(records[-1] / max(times[-1] - since, 0.001))
+    first, last = times[np.searchsorted(records, records[-1] * np.array([0.1, 0.9]))]
+    return float(0.8 * records[-1] / max(last - first, 0.001))  # the broker tells milliseconds
 
 
 def closed_at(made: Sequence[float], ends: Sequence[float], partitions: int) -> dict[float, float]:

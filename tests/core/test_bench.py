@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -25,6 +26,7 @@ def script(name: str):
 
 
 races, processes, web_goals = script("races"), script("processes"), script("bench_web_goals")
+figures = script("window_figures")
 
 
 def test_every_script_finds_what_it_takes_from_the_product():
@@ -64,6 +66,18 @@ def test_pairs_alternate_in_which_side_begins():
     races.paired(rows, 3, lambda: run("ours"), lambda: run("theirs"))
     assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
     assert rows[0].ratios == rows[1].ratios == [2 / 1, 3 / 4, 6 / 5]
+
+
+def test_a_job_is_not_as_fast_as_its_last_step():
+    """A first step that is through before the last one begins does not make the job quick: its time counts."""
+    ids, seen = np.arange(1000), 10.0 + np.arange(1000) / 10_000
+    assert round(figures.joined_rate(ids, seen, 1000)) == 10_000, "by the output alone"
+    assert round(figures.joined_rate(ids, seen, 1000, since=0.0)) == 99, "from when the first step began"
+    counts = [(0, hits + 1, at) for hits, at in enumerate(seen)]
+    assert round(figures.running_rate(counts, {0: 1000}, since=0.0)) == 99
+    windows = np.unique(figures.places(ids, np.zeros(1000, np.int64))), np.ones(1000, np.int64)
+    found = figures.Results(ids, np.zeros(1000, np.int64), np.ones(1000, np.int64), seen)
+    assert round(figures.steady(found, windows, once=True, since=0.0)) == 99
 
 
 def test_opponents_take_turns_in_who_is_next_to_a_run_of_ours():
