@@ -180,7 +180,9 @@ class Api:
 
     def cluster(self, query: AtQuery, _parts: Mapping[str, str]) -> ClusterOverview:
         state = self._state(query.at)
-        return cluster_overview(self._book, state, self.source.standing(), self._now(state))
+        running = [name for name, job in state.jobs.items() if not (job.ended or job.suspended)]
+        glances = self.source.glances(running) if state.n == self._book.last and query.at is None else {}
+        return cluster_overview(self._book, state, self.source.standing(), self._now(state), glances)
 
     def jobs(self, query: JobsQuery, _parts: Mapping[str, str]) -> JobsPage:
         return jobs_page(self._book, self._state(query.at), query)

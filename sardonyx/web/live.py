@@ -1,11 +1,13 @@
-"""A running deployment, followed as a reader: one session with ZooKeeper, however many look. Kafka is asked about jobs seen."""
+"""A running deployment, followed as a reader: one session with ZooKeeper, however many look. Kafka is asked about a job while its
+page, or that of the deployment, is open.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -36,21 +38,16 @@ from sardonyx.web.partitions import LivePartitions, NoPartitions, Partitions
 from sardonyx.web.rows import Rows
 from sardonyx.web.sight import Sample, Samples, Standing
 from sardonyx.web.targets import Targets
+from sardonyx.web.watching import Watching
 
 REREAD = 5.0
 """Seconds after which it looks again even if no watch has fired."""
 LEAST = 0.2
 """Seconds between two looks at most five times a second, however fast the log grows."""
-LOOKED_AT = 15.0
-"""Seconds for which Kafka is asked about a job after its page was asked for last."""
-ASK_EVERY = 2.0
-"""Seconds between two questions to Kafka about one job."""
 HIDDEN = "`sardonyx web` was started without --rows"
 """Why rows are not shown behind a proxy."""
 HOLDS_EVERY = 60.0
 """Seconds between two questions what the topics of a job hold."""
-SHARE = 4
-"""Kafka is asked for at most one part of so many of the time: an answer that takes long is asked for less often."""
 
 log = structlog.get_logger()
 
@@ -86,8 +83,9 @@ class LiveSource:
         self.targets: Targets | str = Targets(self._zk, settings.deployment)
         self._woken = threading.Event()
         self._closed = threading.Event()
-        self._lock = threading.Lock()
-        self._watched: dict[str, _Watched] = {}
+        self._watching = Watching()
+        self._held: dict[str, _Held] = {}
+        """By job what its topics hold; only the thread that asks Kafka uses it."""
         self._asking = threading.Event()
         self._epoch: EpochNote | None = None
         self._candidates: list[str] = []
@@ -143,16 +141,22 @@ class LiveSource:
     def samples(self, job: str) -> Samples | None:
         if not self._settings.kafka.bootstrap_servers:
             return None
-        with self._lock:
-            watched = self._watched.setdefault(job, _Watched())
-            watched.until = time.monotonic() + LOOKED_AT
-            watched.samples.worked = self.batches.worked(job)
+        watched = self._watching.look(job, time.monotonic())
+        watched.samples.worked = self.batches.worked(job)
         self._asking.set()
         return watched.samples
 
+    def glances(self, jobs: Iterable[str]) -> Mapping[str, Samples]:
+        if not self._settings.kafka.bootstrap_servers:
+            return {}
+        found = self._watching.glance(jobs, time.monotonic())
+        for job, watched in found.items():
+            watched.samples.worked = self.batches.worked(job)
+        self._asking.set()
+        return {job: watched.samples for job, watched in found.items()}
+
     def every(self, job: str) -> float | None:
-        watched = self._watched.get(job)
-        return None if watched is None else watched.period
+        return self._watching.period(job, time.monotonic())
 
     def close(self) -> None:
         self._closed.set()
@@ -245,24 +249,24 @@ class LiveSource:
 
     def _ask(self) -> None:
         while not self._closed.is_set():
-            due = self._due()
-            if due is None:
-                self._asking.wait(0.2 if self._watched else REREAD)
+            began = time.monotonic()
+            watched = self._watching.due(began)
+            if watched is None:
+                self._asking.wait(0.2 if self._watching else REREAD)
                 self._asking.clear()
                 continue
-            job, watched = due
-            began = time.monotonic()
             sample = None
             try:
-                sample = self._sample(job, watched)
+                sample = self._sample(watched.job)
             except Exception:
-                log.exception("web_job_not_counted", job=job)  # other jobs are asked about, and this one again
-            watched.period = max(ASK_EVERY, SHARE * (time.monotonic() - began))
-            watched.next = began + watched.period
+                log.exception("web_job_not_counted", job=watched.job)  # other jobs are asked about, and this one again
+            now = time.monotonic()
+            self._watching.told(watched, began, now)
             if sample is not None:
                 with self.book.lock:
                     watched.samples.add(sample)
-                self._changed()
+                if watched.is_open(now):  # the page of the deployment is made anew often enough
+                    self._changed()
 
     def _running(self) -> dict[str, JobSpec]:
         """The jobs whose lag is metered: a suspended one is behind because a user wants it."""
@@ -281,19 +285,12 @@ class LiveSource:
             behind = {}
         return job_lag(lags, behind)
 
-    def _due(self) -> tuple[str, _Watched] | None:
-        """The job that is to be asked about now, if any."""
-        now = time.monotonic()
-        with self._lock:
-            for job in [job for job, watched in self._watched.items() if watched.until < now]:
-                del self._watched[job]
-            due = [(watched.next, job) for job, watched in self._watched.items() if watched.next <= now]
-            return (job := min(due)[1], self._watched[job]) if due else None
-
-    def _sample(self, job: str, watched: _Watched) -> Sample | None:
+    def _sample(self, job: str) -> Sample | None:
         with self.book.lock:
-            found = self.book.state.jobs.get(job)
+            jobs = self.book.state.jobs
+            found = jobs.get(job)
             spec = None if found is None or found.ended else found.spec
+            self._held = {name: held for name, held in self._held.items() if name in jobs and not jobs[name].ended}
         if spec is None:
             return None
         try:
@@ -303,7 +300,7 @@ class LiveSource:
             log.info("web_job_not_counted", job=job, code=error.code)
             return None
         try:
-            return Sample(at=time.time(), view=view, lags=watched.lags(handle))
+            return Sample(at=time.time(), view=view, lags=self._held.setdefault(job, _Held()).lags(handle))
         except SetupError as error:
             return Sample(at=time.time(), view=view, problem=f"{error.code}: {error.message}")
         except SardonyxError as error:
@@ -311,14 +308,10 @@ class LiveSource:
             return None
 
 
-class _Watched:
-    """A job whose page is open."""
+class _Held:
+    """What the topics of a job hold."""
 
     def __init__(self) -> None:
-        self.samples = Samples()
-        self.until = 0.0
-        self.next = 0.0
-        self.period = ASK_EVERY
         self._held: dict[str, tuple[int | None, float | None]] = {}
         self._held_at: float | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,7 @@ from coordinator.core.state import Job, State
 from coordinator.history.timeline import TimelineEvent
 from sardonyx.client.lags import LinkLag
 from sardonyx.client.reasons import HOLDING, Outside, Why
+from sardonyx.client.verdict import Word
 from sardonyx.client.views import JobView, ViewStatus, job_view, laid_out
 from sardonyx.core.events import ENDED, PeerState
 from sardonyx.core.text import counted
@@ -32,6 +33,11 @@ LATELY = 600.0
 """Seconds in which deaths of one machine are counted together."""
 LATE_REQUEST = 5.0
 """Seconds after which a request that no coordinator has processed is a sign that the coordinator is stalled."""
+
+OLD = 120.0
+"""Seconds after which what Kafka said of a job draws no attention any more."""
+LATE_WORDS: dict[Word, str] = {"stuck": "task-stuck", "bottleneck": "task-bottleneck", "behind": "task-behind"}
+"""The verdicts on a task that draw attention, with their codes. What the log says is told by reasons."""
 
 HELP: dict[str, str] = {
     "no-live-peers": "sardonyx peer",
@@ -169,8 +175,18 @@ def view_of(state: State, name: str, job: Job) -> JobView:
     )
 
 
-def cluster_overview(book: Book, state: State, standing: Standing, now: float) -> ClusterOverview:
-    """Show the deployment as it is in ``state``; ``now``: the time of that moment, seconds since 1970."""
+def cluster_overview(
+    book: Book, state: State, standing: Standing, now: float, glances: Mapping[str, Samples] = {}
+) -> ClusterOverview:
+    """Show the deployment as it is in ``state``.
+
+    Args:
+        book: the log.
+        state: after the entry to be shown.
+        standing: of the page.
+        now: the time of that moment, seconds since 1970.
+        glances: by running job, what Kafka has said of it lately; nothing in the past, of which it was not recorded.
+    """
     live = state.n == book.last
     running = {name: job for name, job in state.jobs.items() if not job.ended}
     ended = {name: job for name, job in state.jobs.items() if job.ended}
@@ -181,7 +197,7 @@ def cluster_overview(book: Book, state: State, standing: Standing, now: float) -
         at=book.time_of(state.n),
         live=live,
         standing=standing,
-        attention=list(_attention(book, state, standing if live else None, why, now)),
+        attention=list(_attention(book, state, standing if live else None, why, now, glances)),
         peers={found: len(peers) for found, peers in state.by_state.items() if peers and found != "dead"},
         daemons=_daemons(state),
         jobs=sorted(
@@ -310,7 +326,12 @@ def _help(code: str, job: str, reason: Reason | None = None) -> str:
 
 
 def _attention(
-    book: Book, state: State, standing: Standing | None, why: dict[str, Explanation], now: float
+    book: Book,
+    state: State,
+    standing: Standing | None,
+    why: dict[str, Explanation],
+    now: float,
+    glances: Mapping[str, Samples],
 ) -> Iterator[Attention]:
     found = []
     if standing is not None:
@@ -341,12 +362,49 @@ def _attention(
                 Attention(level="bad", code=code, text=text, job=name, since=job.ended_at, help=_help("failed", name))
             )
         if job.letters:
-            text = f"{counted(job.letters, 'dead letter')} not redone or dropped"
-            found.append(
-                Attention(level="warn", code="dead-letters", text=text, job=name, help=f"sardonyx dlq list {name}")
-            )
+            found.append(_letters(name, job.letters))
+    for name in why:
+        found += _of_glance(state, name, glances.get(name), now)
+    found += _kafka_away(glances, now)
     found += _deaths(book, state, now)
     yield from sorted(found, key=lambda each: (each.level != "bad", each.since or now))
+
+
+def _of_glance(state: State, name: str, samples: Samples | None, now: float) -> Iterator[Attention]:
+    """Tasks of a running job that are late or stuck, and its dead letters, by what Kafka said of it last."""
+    job, sample = state.jobs[name], None if samples is None else samples.last
+    if sample is None or now - sample.at > OLD:
+        return
+    view = _with_counts(view_of(state, name, job), sample.view)
+    for node in graph_view(state, name, job, view, sample.lags, samples).nodes:
+        if node.verdict.word in LATE_WORDS:
+            yield Attention(
+                level="bad" if node.verdict.level == "bad" else "warn",
+                code=LATE_WORDS[node.verdict.word],
+                text=f"task {node.name}: {node.verdict.text}",
+                job=name,
+                task=node.name,
+                help=f"sardonyx job explain {name}",
+            )
+    letters = sum(
+        max((task.dead or 0) - job.tasks[task.name].claimed, 0) for task in view.tasks if task.name in job.tasks
+    )
+    if letters:
+        yield _letters(name, letters)
+
+
+def _letters(job: str, letters: int) -> Attention:
+    text = f"{counted(letters, 'dead letter')} not redone or dropped"
+    return Attention(level="warn", code="dead-letters", text=text, job=job, help=f"sardonyx dlq list {job}")
+
+
+def _kafka_away(glances: Mapping[str, Samples], now: float) -> Iterator[Attention]:
+    """Kafka does not say how far jobs are."""
+    last = [samples.last for samples in glances.values() if samples.last is not None]
+    problems = [sample for sample in last if sample.problem and now - sample.at <= OLD]
+    if problems:
+        text = f"Kafka does not tell how far jobs are: {problems[0].problem}"
+        yield Attention(level="bad", code="kafka-away", text=text, help="sardonyx doctor")
 
 
 def _deaths(book: Book, state: State, now: float) -> Iterator[Attention]:

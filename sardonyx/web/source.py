@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,10 @@ class Source(Protocol):
 
     def samples(self, job: str) -> Samples | None:
         """What Kafka has said of a job; asking for it makes Kafka asked for a while. None: it is never asked."""
+        ...
+
+    def glances(self, jobs: Iterable[str]) -> Mapping[str, Samples]:
+        """What Kafka has said of these running jobs, of which it is asked now and then from now on for a while."""
         ...
 
     def every(self, job: str) -> float | None:
@@ -89,6 +93,9 @@ class FileSource:
 
     def samples(self, job: str) -> Samples | None:  # noqa: ARG002 - a file holds none
         return None
+
+    def glances(self, jobs: Iterable[str]) -> Mapping[str, Samples]:  # noqa: ARG002
+        return {}
 
     def every(self, job: str) -> float | None:  # noqa: ARG002
         return None

@@ -149,6 +149,44 @@ def test_a_job_under_a_kill_is_seen_and_a_zookeeper_that_is_away_is_said(
     until(lambda: seen.over, what="a good-bye on the stream")
 
 
+def refused(row: dict) -> dict:
+    raise ValueError(f"{row['id']} is not one of ours")
+
+
+def two_more() -> tuple[Job, Job]:
+    """One whose rows all become dead letters, and one that asks for what no peer has."""
+    letters, waits = Job("letters", partitions=1), Job("waits", partitions=1)
+    read = letters.input("read", generator(5_000_000, rate=20))
+    letters.output("drop", blackhole(), after=letters.task("refuse", refused, after=read, on_error="dead_letter"))
+    waits.output("drop", blackhole(), after=waits.input("read", generator(5_000_000, rate=20), tags=["gpu"]))
+    return letters, waits
+
+
+def test_the_page_of_the_deployment_alone_names_what_is_wrong_with_each_job(
+    crew: Crew, pages: tuple[ChildProcess, str]
+) -> None:
+    """A task that is too slow, dead letters, and a peer that is missing: without a look at the pages of the jobs."""
+    crew.coordinator()
+    crew.peers(8)
+    for job in (job_of(), *two_more()):
+        crew.client.submit(job)
+    seen = Stream(pages[1], "cluster")
+
+    def named() -> set[tuple[str, str]]:
+        return {
+            (each["job"].rpartition("-")[0], each["code"])
+            for each in seen.states.get("cluster", {}).get("attention", ())
+        }
+
+    crew.until(
+        lambda: {("letters", "dead-letters"), ("waits", "no-tag")} <= named(), "dead letters, and what is missing"
+    )
+    late = {("watched", "task-behind"), ("watched", "task-bottleneck")}
+    crew.until(lambda: late & named(), "the slow task")
+    helps = {each["code"]: each["help"] for each in seen.states["cluster"]["attention"]}
+    assert helps["no-tag"] == "sardonyx peer --tag gpu"
+
+
 @pytest.mark.browser
 def test_a_page_says_that_zookeeper_is_away_and_that_it_is_back(
     crew: Crew, pages: tuple[ChildProcess, str], proxy: Proxy
