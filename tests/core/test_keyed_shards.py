@@ -169,9 +169,9 @@ def fails(timer: Timer, total: State[int]) -> None:
     raise RuntimeError(timer.name)
 
 
-def stage_of(**keyed: Any) -> Stage:
-    """A task that adds up by user."""
-    task = TaskSpec(name="spend", type="function", fn="m:f", group_by=["user"], keyed=KeyedSpec(**keyed))
+def stage_of(by: str | None = "user", **keyed: Any) -> Stage:
+    """A task that adds up by user, or over all rows."""
+    task = TaskSpec(name="spend", type="function", fn="m:f", group_by=by and [by], keyed=KeyedSpec(**keyed))
     time = TimeSpec(column="at")
     catalog = [
         TaskSpec(name="read", type="input", connector="kafka", options={"topic": "t"}, time=time),
@@ -184,6 +184,20 @@ def stage_of(**keyed: Any) -> Stage:
 
 def row(user: str, second: int, amount: int = 1) -> dict[str, Any]:
     return {"user": user, "at": EPOCH + timedelta(seconds=second), "amount": amount}
+
+
+def test_the_value_of_a_whole_task_counts_each_row_once(seed: int) -> None:
+    """Without ``group_by`` there is one value for all rows, which outlives the peers that die."""
+    chance = random.Random(f"{seed}/value")
+
+    def number(row: dict, rows: State[int]) -> dict:
+        rows.value += 1
+        return {"number": rows.value}
+
+    peer, wanted = KeyedPeer(stage_of(None), number), list(range(1, 61))
+    for begin in range(0, 60, 6):
+        peer.give([row(chance.choice("abc"), begin + n) for n in range(6)], lost=lambda: chance.random() < 0.3)
+    assert [each["number"] for each in peer.results] == wanted, f"seed {seed}"
 
 
 def test_what_fails_is_known_with_its_record_and_changes_nothing() -> None:
