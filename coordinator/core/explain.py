@@ -38,8 +38,8 @@ def explain(state: State, job: str, *, who: bool = True) -> Explanation:
     Args:
         state: the coordinator's state.
         job: its id.
-        who: whether to tell of a running job which peers work, and on what. It takes most of the time where there are thousands,
-            and a list of jobs has no room for it.
+        who: whether to tell of a running job which peers work, are full or have not answered, and on what. It takes most of the
+            time where there are thousands, and a list of jobs has no room for it.
     """
     found = state.jobs.get(job)
     if found is None:
@@ -119,8 +119,8 @@ def _running(state: State, name: str, job: Job, *, who: bool) -> list[Reason]:
         *_loops(job, plan),
         *_short(state, job, plan),
         *_blocked(job, plan),
-        *_full(state, job, plan),
-        *_unanswered(state, job, plan),
+        *_full(state, job, plan, who=who),
+        *_unanswered(state, job, plan, who=who),
     ]
     waits = pending(job.spec)
     if waits is not None:
@@ -240,7 +240,7 @@ def _waits_by_itself(job: Job, plan: Plan, stage: str) -> bool:
     return job.tasks[stage].backing_off or not blocking(job, plan, stage)
 
 
-def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+def _full(state: State, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
     """Tasks that cannot take another idle peer."""
     if not state.free:
         return
@@ -260,22 +260,25 @@ def _full(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
             task=stage,
             free=state.free,
             limit=limit,
-            peers=holders(state, state.on_task(task)),
+            peers=holders(state, state.on_task(task)) if who else [],
         )
 
 
-def _unanswered(state: State, job: Job, plan: Plan) -> Iterator[Reason]:
+def _unanswered(state: State, job: Job, plan: Plan, *, who: bool) -> Iterator[Reason]:
     for stage in plan.stages:
         peers = list(job.tasks[stage].peers)
         if peers and all(state.peers[peer].state == "acking" for peer in peers):
-            held = holders(state, peers)
+            since = min((state.peers[peer] for peer in peers), key=lambda peer: peer.order).since
+            held = holders(state, peers) if who else []
             text = f"task {stage} was offered to {virtual(len(peers))}, and no peer has answered yet{_moved(state, job, stage)}"
-            yield Reason(code="unanswered", text=text, since=held[0].since, task=stage, peers=held)
+            yield Reason(code="unanswered", text=text, since=since, task=stage, peers=held)
 
 
 def _moved(state: State, job: Job, stage: str) -> str:
     """Which slots of a task go to another process than had them last, because it had no idle peer."""
     task = job.tasks[stage]
+    if not any(task.last):
+        return ""
     homes = {slot: state.peers[peer].home for peer, slot in task.peers.items()}
     text = "; the coordinator moved slot {} from {} to {}, because no peer of the first process was idle"
     slots = [slot for slot, last in enumerate(task.last) if last and homes.get(slot, last) != last]

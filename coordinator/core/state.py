@@ -6,6 +6,7 @@ Only :mod:`coordinator.core.decide` changes a state. :mod:`coordinator.core.stor
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import count
@@ -42,6 +43,12 @@ REMEMBERED_PURGED = 1_000
 """Jobs that were forgotten and are still known by id, so that a submission told twice does not begin one again."""
 
 
+@functools.lru_cache(maxsize=1_000)
+def _kind(form: int, tags: frozenset[str]) -> Kind:
+    """There are few kinds, and many peers of each."""
+    return Kind(form, tags)
+
+
 class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A virtual peer."""
 
@@ -71,7 +78,7 @@ class Peer(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=Fa
     @property
     def kind(self) -> Kind:
         """A peer that does not say what it reads counts as one of the release before."""
-        return Kind(self.format or OLDEST, self.tags)
+        return _kind(self.format or OLDEST, self.tags)
 
     @property
     def home(self) -> str:

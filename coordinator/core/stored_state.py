@@ -6,7 +6,7 @@ snapshot of this release; of the others :func:`same` tells.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 
 import msgspec
 
@@ -168,7 +168,12 @@ def refuse_newer_rules(rules: int) -> None:
 
 def live_kinds(state: State) -> dict[Kind, int]:
     peers = (state.peers[name] for one in LIVE for name in state.by_state[one])
-    return dict(Counter(peer.kind for peer in peers if not peer.drained))
+    found: dict[Kind, int] = {}
+    for peer in peers:  # ten thousand of them: a Counter takes twice as long
+        if not peer.drained:
+            kind = peer.kind
+            found[kind] = found.get(kind, 0) + 1
+    return found
 
 
 def idle_kinds(state: State) -> dict[Kind, OrderedDict[str, None]]:
