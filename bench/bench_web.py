@@ -1,9 +1,10 @@
-"""The pages at scale: `python bench/bench_web.py [--part viewers decision past paint scrub]`.
+"""The pages at scale: `python bench/bench_web.py [--part viewers decision attention past paint scrub]`.
 
 - ``viewers``: what ``sardonyx web`` and the coordinator take of a processor, and what ZooKeeper and Kafka are asked, with none
   that looks, with one, and with 200 on one job that runs;
 - ``decision``: how long it takes from a decision until a browser shows it, while a job runs under kills (needs Playwright and
   Chromium);
+- ``attention``: how long it takes until the page of the deployment names a slow task, a missing peer and dead letters;
 - ``past``: how long answers about any entry of a log of a million take, and what that takes of memory and disk;
 - ``paint``: how long a browser with nothing cached takes until a job of 200 tasks is drawn (needs Playwright and Chromium);
 - ``scrub``: how long the page of that job takes to show another entry of a film.
@@ -33,6 +34,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from bench_web_attention import attention
 from bench_web_goals import goals, table
 from bench_web_job import job_of
 from bench_web_kills import decision
@@ -422,7 +424,20 @@ def decisions(args: argparse.Namespace) -> dict[str, Any]:
         return decision(settings, args)
 
 
-PARTS = {"viewers": viewers, "decision": decisions, "past": past, "paint": paint, "scrub": scrub}
+def attentions(_args: argparse.Namespace) -> dict[str, Any]:
+    """See :mod:`bench_web_attention`."""
+    with services() as settings:
+        return attention(settings)
+
+
+PARTS = {
+    "viewers": viewers,
+    "decision": decisions,
+    "attention": attentions,
+    "past": past,
+    "paint": paint,
+    "scrub": scrub,
+}
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ COORDINATOR, WEB = 0.02, 0.05
 """Shares of a core: what the coordinator takes more because many look, and what the pages take."""
 DECISION, PAINT, ENTRY, FRAME = 500, 1000, 100, 16
 """Milliseconds: from a decision to the page; until a job is drawn; of an answer about any entry; of a frame of a film."""
+NAMED = 30
+"""Seconds until the page of the deployment names what is wrong with a job."""
 CROWD = 10_000
 """Peers of the deployment whose entries are asked about. Of smaller ones it is reported."""
 
@@ -37,6 +39,7 @@ def goals(found: Mapping[str, Any]) -> Iterator[Goal]:
     for part, of in (
         ("viewers", _viewers),
         ("decision", _decision),
+        ("attention", _attention),
         ("past", _past),
         ("paint", _paint),
         ("scrub", _scrub),
@@ -76,6 +79,12 @@ def _viewers(found: Mapping[str, Any]) -> Iterator[Goal]:
 def _decision(found: Mapping[str, Any]) -> Iterator[Goal]:
     for count, seen in found["by_viewers"].items():
         yield _at_most("decision", f"decision to page, p99, {count} who look", seen["ms_p99"], DECISION, "ms")
+
+
+def _attention(found: Mapping[str, Any]) -> Iterator[Goal]:
+    for what, seconds in found["seconds"].items():
+        met = seconds is not None and seconds <= NAMED
+        yield Goal("attention", f"until the page names {what}", seconds, f"at most {NAMED} s", met)
 
 
 def _past(found: Mapping[str, Any]) -> Iterator[Goal]:

@@ -7,31 +7,25 @@ import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench_web_job import job_of
+from bench_web_job import PLACES, deployment, job_of
 
-from sardonyx.client.client import Client
-from sardonyx.runtime.child_process import ChildProcess, start_child
+from sardonyx.runtime.child_process import ChildProcess
 from sardonyx.runtime.settings import Settings
 
 SEED = 11
 GOAL = 0.5
 """Seconds from a decision to the page, of 99 in 100."""
-PLACES = 4
-"""Virtual peers of a daemon; there are two daemons."""
-ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 WATCH = """() => {
   window.seen = [];
   let last = 0;
@@ -48,34 +42,15 @@ WATCH = """() => {
 
 def decision(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
     """By how many look: seconds from a decision about the job to the page of one browser. All run on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="sardonyx-bench-web-"))
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str, *command: str) -> ChildProcess:
-            return stack.enter_context(
-                start_child(
-                    [sys.executable, "-m", "sardonyx", *command],
-                    name=name,
-                    log_path=folder / f"{name}.log",
-                    env=settings.environment(),
-                )
-            )
-
-        start("coordinator", "coordinator")
-        crew = [start(f"peer-{n}", "peer", "--virtual-peers", str(PLACES)) for n in range(2)]
-        web = start("web", "web", "--port", "0")
-        client = stack.enter_context(Client(settings=settings))
-        handle = client.submit(job_of())
+    with deployment(settings, 2) as watched:
+        handle = watched.client.submit(job_of())
         while (handle.status().task("slow").rows_in or 0) < 100:
-            time.sleep(0.2)
-        while (address := ADDRESS.search(web.log_tail(50))) is None:
             time.sleep(0.2)
         found = {}
         for count in (1, args.viewers):
-            with _crowd(address[0], handle.id, count - 1):
-                found[str(count)] = _watched(address[0], handle.id, crew, start, args)
+            with _crowd(watched.address, handle.id, count - 1):
+                found[str(count)] = _watched(watched.address, handle.id, watched.crew, watched.start, args)
         handle.kill()
-    shutil.rmtree(folder, ignore_errors=True)
     return {"by_viewers": found, "goal_s": GOAL, "seconds": args.seconds, "kill_every_s": args.kill_every}
 
 

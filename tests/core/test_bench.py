@@ -176,6 +176,7 @@ WEB = {
         "kafka_many_to_one": None,
     },
     "decision": {"by_viewers": {"1": {"ms_p99": 120}, "200": {"ms_p99": 501}}},
+    "attention": {"seconds": {"a slow task": 21.5, "dead letters": 30.5, "a missing peer": None}},
     "past": {
         "500": {"entries": 1_000_000, "answers": {"job": {"ms_p99": 500}}},
         "10000": {"entries": 1_000_000, "answers": {"job": {"ms_p99": 99.0}, "entry": {"ms_p99": 111.0}}},
@@ -197,6 +198,9 @@ def test_what_the_pages_cost_is_held_to_its_goals():
         ("viewers", 0.04, True),
         ("decision", 120, True),
         ("decision", 501, False),
+        ("attention", 21.5, True),
+        ("attention", 30.5, False),
+        ("attention", None, False),
         ("past", 99.0, True),
         ("past", 111.0, False),
         ("paint", 700, True),
