@@ -22,8 +22,8 @@ class QuietTimes:
 
     Peers that take turns at the tasks of a job hold a partition for a second or two at a time, and after a rebalance it has
     another reader. If each reader counted from its own first look, no partition would ever be idle. A reader that finds nothing
-    at the very offset where an earlier one found nothing knows that no row came in between: it would have moved the
-    committed position, or it would be there. So this holds whoever had the partition meanwhile.
+    at the very offset where an earlier one found nothing knows that no row came in between, no matter which reader had
+    the partition meanwhile: a row would have moved the committed position, or it would be there.
     """
 
     def __init__(self) -> None:
