@@ -337,8 +337,8 @@ def _asked(where: float) -> float | None:
 
 
 def _put_cluster(call: Call, state: State, when: float | None, asked: float | None = None) -> None:
-    """Show the deployment after an entry, and how long each peer had been in its state: at the moment that was ``asked`` for, which
-    may be long after that entry, or else when the entry was taken in.
+    """Show the deployment after an entry. ``asked``: the moment that a user asked for, which may be long after the entry; for how
+    long a peer had been in its state is as of that. None: as of the entry.
     """
     from sardonyx.cli.tables import job_headline, peers_table, tasks_table
     from sardonyx.client.cluster_views import cluster_view
