@@ -161,7 +161,7 @@ def untagged(state: State, job: Job, plan: Plan, *, who: bool) -> Iterator[Reaso
             words = f"{plural(len(tags), 'the tag', 'the tags')} {', '.join(sorted(tags))}"
             text = f"task {stage} needs a virtual peer with {words}, and "
             drained = [] if able else _taken_out(state, tags)
-            daemon = f"`sardonyx peer {' '.join(f'--tag {tag}' for tag in sorted(tags))}`"
+            daemon = f"`sardonyx peer --tag {' --tag '.join(sorted(tags))}`"
             if able:
                 text += plural(able, "the only one has another task", f"all {able} that there are have other tasks")
                 yield Reason(code="tag-busy", text=text, task=stage, fix=f"start one more daemon that has it: {daemon}")
