@@ -39,23 +39,29 @@ def others() -> tuple[Job, Job]:
 
 
 def attention(settings: Settings) -> dict[str, Any]:
-    """Seconds from the submission of each job until the page of the deployment, which is open, names what is wrong."""
+    """Seconds until the page of the deployment, which is open all the time, names what is wrong with each job: from the job's
+    submission, and for what only shows in rows from its first ones, which come when a peer has started Spark.
+    """
     with deployment(settings, 2) as watched:
         while len(watched.client.peers()) < 8:
             time.sleep(0.1)
-        submitted = {}
-        for job in (job_of(), *others()):
-            submitted[job.name] = time.time(), watched.client.submit(job)
+        handles = {job.name: watched.client.submit(job) for job in (job_of(), *others())}
+        submitted = time.time()
+        began = dict.fromkeys(handles, submitted)
+        idle = {"watched", "letters"}
         found: dict[str, float | None] = dict.fromkeys(NAMED)
-        end = time.time() + WITHIN
-        while None in found.values() and time.time() < end:
+        while None in found.values() and time.time() < submitted + WITHIN:
+            for name in sorted(idle):
+                if handles[name].status().task("read").rows_out:
+                    began[name] = time.time()
+                    idle.discard(name)
             with urllib.request.urlopen(f"{watched.address}/api/v1/cluster", timeout=30) as answer:  # noqa: S310 - our own
                 told = {(each["job"], each["code"]) for each in json.load(answer)["attention"]}
             for what, (name, codes) in NAMED.items():
-                began, handle = submitted[name]
-                if found[what] is None and any((handle.id, code) in told for code in codes):
-                    found[what] = round(time.time() - began, 1)
+                if found[what] is None and any((handles[name].id, code) in told for code in codes):
+                    found[what] = round(time.time() - began[name], 1)
             time.sleep(0.5)
-        for _, handle in submitted.values():
+        for handle in handles.values():
             handle.kill()
-    return {"seconds": found}
+    begun = {name: round(at - submitted, 1) for name, at in began.items()}
+    return {"seconds": found, "first_rows_after_seconds": begun}

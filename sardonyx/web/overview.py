@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -23,7 +23,7 @@ from sardonyx.core.units import duration
 from sardonyx.web.book import Book
 from sardonyx.web.graph_view import GraphView, graph_view
 from sardonyx.web.shelf import Line
-from sardonyx.web.sight import Samples, Standing
+from sardonyx.web.sight import Sample, Samples, Standing
 
 ENDED_SHOWN = 20
 """Ended jobs on the page of the deployment; the list of jobs has all."""
@@ -370,11 +370,17 @@ def _attention(
     yield from sorted(found, key=lambda each: (each.level != "bad", each.since or now))
 
 
-def _of_glance(state: State, name: str, samples: Samples | None, now: float) -> Iterator[Attention]:
+def _of_glance(state: State, name: str, samples: Samples | None, now: float) -> Sequence[Attention]:
     """Tasks of a running job that are late or stuck, and its dead letters, by what Kafka said of it last."""
-    job, sample = state.jobs[name], None if samples is None else samples.last
-    if sample is None or now - sample.at > OLD:
-        return
+    sample = None if samples is None else samples.last
+    if samples is None or sample is None or now - sample.at > OLD:
+        return ()
+    # the page of the deployment is made at every change of any job, and this one's graph only when Kafka has told again
+    return samples.judged(sample, lambda: list(_late_or_dead(state, name, samples, sample)))
+
+
+def _late_or_dead(state: State, name: str, samples: Samples, sample: Sample) -> Iterator[Attention]:
+    job = state.jobs[name]
     view = _with_counts(view_of(state, name, job), sample.view)
     for node in graph_view(state, name, job, view, sample.lags, samples).nodes:
         if node.verdict.word in LATE_WORDS:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ LONGEST = 90.0
 """Seconds between two samples that still tell a rate, where Kafka answers slowly."""
 MOST = 64
 """Samples of a job that are kept."""
+
+
+_Judgement = TypeVar("_Judgement")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,7 @@ class Samples:
         self._kept: deque[Sample] = deque(maxlen=MOST)
         self.worked: Mapping[str, float] | None = None
         """By task, how many peers the work on its last batches fills; None: peers do not tell."""
+        self._judged: tuple[Sample, Any] | None = None
 
     def add(self, sample: Sample) -> None:
         self._kept.append(sample)
@@ -84,6 +88,13 @@ class Samples:
     @property
     def last(self) -> Sample | None:
         return self._kept[-1] if self._kept else None
+
+    def judged(self, sample: Sample, judge: Callable[[], _Judgement]) -> _Judgement:
+        """What ``judge`` makes of this sample, the last one. It is called once for each sample, however often one asks."""
+        if self._judged is None or self._judged[0] is not sample:
+            self._judged = sample, judge()
+        judgement: _Judgement = self._judged[1]
+        return judgement
 
     @property
     def kept(self) -> Sequence[Sample]:

@@ -14,7 +14,7 @@ LOOKED_AT = 15.0
 """Seconds for which Kafka is asked about a job after its page, or that of the deployment, was asked for last."""
 ASK_EVERY = 2.0
 """Seconds between two questions to Kafka about a job whose page is open, at least."""
-GLANCE_EVERY = 10.0
+GLANCE_EVERY = 5.0
 """The same for a job whose page is not open."""
 SHARE = 4
 """Kafka is asked for at most one part of so many of the time about one job, and about all those whose pages are not open."""

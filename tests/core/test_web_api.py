@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from sardonyx.core.events import (
     Drained,
     Evicted,
     JobSubmitted,
-    LettersClaimed,
     LinkFacts,
     LinksCreated,
     PeerBorn,
@@ -44,7 +42,7 @@ from sardonyx.web.api import ADDRESSES, Api, LogQuery
 from sardonyx.web.capacity import Capacity
 from sardonyx.web.graph_view import GraphView, graph_view
 from sardonyx.web.openapi import document
-from sardonyx.web.overview import HELP, OLD, ClusterOverview, JobOverview, view_of
+from sardonyx.web.overview import HELP, ClusterOverview, JobOverview, view_of
 from sardonyx.web.sight import Sample
 from sardonyx.web.source import FileSource
 
@@ -221,61 +219,6 @@ def test_rows_and_lags_of_now_are_those_that_kafka_told_last() -> None:
     assert source.asked == source.glanced == []
     site.get("/api/v1/cluster")
     assert (source.asked, source.glanced) == ([], ["j-1"])
-
-
-def test_what_stands_still_needs_attention_the_weightiest_first() -> None:
-    """A job without peers, and a deployment without a leader, each with a command that would help."""
-    site = Site(Running(EVENTS[:5], leader=None))
-    view = site.get("/api/v1/cluster").json(ClusterOverview)
-    assert [(each.code, each.level, each.help) for each in view.attention] == [
-        ("no-live-peers", "bad", "sardonyx peer"),
-        ("not-led", "bad", "sardonyx coordinator"),
-    ]
-    assert view.attention[0].job == "j-1"
-    why = site.get("/api/v1/jobs/j/overview").json(JobOverview)
-    assert [reason.code for reason in why.reasons if reason.holds] == ["not-led", "no-live-peers"]
-    led = Site(Running(EVENTS[:4]))
-    assert led.get("/api/v1/cluster").json(ClusterOverview).attention == []
-
-
-def test_a_running_job_needs_attention_for_what_kafka_says_of_it() -> None:
-    """A task that is late, one that is stuck, dead letters that no user has redone yet, and that Kafka does not tell."""
-
-    def seen(
-        *samples: tuple[float, int, int], dead: int = 0, problem: str = "", age: float = 0.0
-    ) -> list[tuple[str, ...]]:
-        """What draws attention after samples: their times, what the task had read, what was unread."""
-        source = Running([*EVENTS[:4], LettersClaimed(at=14.0, job="j-1", task="read", letters=3)])
-        past = time.time() - samples[-1][0] - age
-        for at, read, unread in samples:
-            task = TaskView(name="read", type="input", state="running", peers=1, rows_in=read, rows_out=read, dead=dead)
-            lag = LinkLag(link="read.splits", reader="read", kind="splits", topic="t", records=unread, seconds=20.0)
-            view = JobView(id="j-1", name="j", status="running", tasks=[task])
-            source.said.add(Sample(at=past + at, view=view, lags=None if problem else [lag], problem=problem))
-        told = Site(source).get("/api/v1/cluster").json(ClusterOverview).attention
-        return [(each.code, each.level, each.job, each.task, each.help) for each in told]
-
-    late, stuck = (("j-1", "read", "sardonyx job explain j-1"),) * 2
-    slow = (30.0, 10, 100), (40.0, 20, 300)
-    assert seen(*slow) == [("task-behind", "warn", *late)]
-    assert seen(*((at, 10, 300) for at in (30.0, 40.0, 50.0, 60.0))) == [("task-stuck", "bad", *stuck)]
-    assert seen((30.0, 10, 0), (40.0, 20, 0), dead=3) == [], "they were redone"
-    letters = ("dead-letters", "warn", "j-1", "", "sardonyx dlq list j-1")
-    assert seen((30.0, 10, 0), (40.0, 20, 0), dead=5) == [letters]
-    away = ("kafka-away", "bad", "", "", "sardonyx doctor")
-    assert seen((30.0, 10, 0), problem="SX-KAFKA-UNREACHABLE: it does not answer") == [away]
-    assert seen(*slow, age=2 * OLD) == [], "it may be otherwise by now"
-
-
-def test_several_deaths_on_one_machine_need_attention_and_evictions_do_not() -> None:
-    """A peer that a user evicted, or that left, died of that."""
-    born: list[AnyEvent] = [PeerBorn(at=1.0, peer=f"p{n}", host="h2") for n in range(3)]
-    gone = EVENTS[4]
-    died = [msgspec.structs.replace(gone, at=5.0, peer=f"p{n}") for n in range(3)]
-    told = Site(file_like([*born, *died])).get("/api/v1/cluster").json(ClusterOverview).attention
-    assert [each.text for each in told] == ["3 virtual peers of h2 died within 10 min"]
-    evicted: list[AnyEvent] = [Evicted(at=3.0, peer=f"p{n}") for n in range(3)]
-    assert not Site(file_like([*born, *evicted, *died])).get("/api/v1/cluster").json(ClusterOverview).attention
 
 
 def test_a_graph_is_drawn_for_a_task_that_fails() -> None:
