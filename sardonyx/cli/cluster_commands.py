@@ -125,7 +125,7 @@ def dev(
     settings = call.settings
     own = services_only or not _configured(settings)
     if not own:
-        _refuse_others(settings, {"--cluster": cluster if cluster > 1 else None, "--data": data})
+        _refuse_others("dev", settings, {"--cluster": cluster if cluster > 1 else None, "--data": data})
     with stop_request() as stop, contextlib.ExitStack() as stack:
         with stop.at_once():
             if own:
@@ -196,7 +196,10 @@ def run(
                 folder = starting.data_dir
             else:
                 _require_both(settings)
-                folder = _log_folder(settings, stack) if web or peers is not None else Path()
+                logs = web or peers is not None
+                if not logs:  # else it is where the daemons and the pages log
+                    _refuse_others(f"run {shlex.quote(str(spec))}", settings, {"--data": data})
+                folder = _log_folder(settings, stack) if logs else Path()
             count = peers or settings.peer.virtual_peers
             daemons = None
             if here or peers is not None:  # they get ready while the services start
@@ -373,18 +376,18 @@ def _configured(settings: Settings) -> bool:
     return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
 
 
-def _refuse_others(settings: Settings, flags: Mapping[str, object]) -> None:
-    """Raises ``SX-USAGE`` if one of these flags asks for embedded services, where the addresses of others are set."""
+def _refuse_others(command: str, settings: Settings, flags: Mapping[str, object]) -> None:
+    """Raises ``SX-USAGE`` if one of these flags of a command asks for embedded services, where the addresses of others are set."""
     asked = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None}
     if asked:
         origins = [settings.origins.get(key, "") for key in _ADDRESSES]
         unset = [f"-u {origin.split()[1]}" for origin in origins if origin.startswith("environment ")]
-        command = f": `env {' '.join(unset)} sardonyx dev {' '.join(asked.values())}`" if unset else ""
+        again = f": `env {' '.join(unset)} sardonyx {command} {' '.join(asked.values())}`" if unset else ""
         raise SardonyxError(
             "SX-USAGE",
-            f"{' and '.join(asked)} asks for services that `dev` starts, and the addresses of others are set",
+            f"{' and '.join(asked)} asks for services that `{command.split()[0]}` starts, and the addresses of others are set",
             cause=_where_set(settings),
-            fix=f"leave out {' and '.join(asked)} to run the rest with those services, or do not set the addresses{command}",
+            fix=f"leave out {' and '.join(asked)} to run the rest with those services, or do not set the addresses{again}",
         )
 
 

@@ -160,6 +160,21 @@ def test_a_call_that_cannot_be_understood_ends_with_2(arguments: list[str], invo
     assert invoke(*arguments).exit_code == 2
 
 
+def test_a_folder_for_services_that_are_not_started_is_refused(invoke, tmp_path: Path) -> None:
+    """`--data` would be ignored: the addresses of other services are set, and nothing logs there."""
+    spec = tmp_path / "job.yaml"
+    spec.write_text("""\
+name: x
+workflow: [[read, drop]]
+catalog:
+  - {name: read, type: input, connector: generator, options: {count: 1}}
+  - {name: drop, type: output, connector: blackhole}
+""")
+    result = invoke("run", str(spec), "--data", "d", "--zookeeper", "127.0.0.1:1", "--kafka", "127.0.0.1:1")
+    assert result.exit_code == 2, result.stderr
+    assert "SX-USAGE: --data d asks for services that `run` starts, and the addresses of others are set" in result.stderr
+
+
 def test_a_timeout_that_is_no_duration_is_a_usage_error(invoke) -> None:
     """The units that exist are named."""
     result = invoke("job", "await", "x", "--timeout", "soon", "--zookeeper", "127.0.0.1:1")
