@@ -125,7 +125,7 @@ def dev(
     settings = call.settings
     own = services_only or not _configured(settings)
     if not own:
-        _refuse_others("dev", settings, {"--cluster": cluster if cluster > 1 else None, "--data": data})
+        _refuse_others(("dev",), settings, {"--cluster": cluster if cluster > 1 else None, "--data": data})
     with stop_request() as stop, contextlib.ExitStack() as stack:
         with stop.at_once():
             if own:
@@ -197,11 +197,9 @@ def run(
             else:
                 _require_both(settings)
                 logs = web or peers is not None
-                if not logs:  # else it is where the daemons and the pages log
-                    _refuse_others(f"run {shlex.quote(str(spec))}", settings, {"--data": data})
+                _refuse_others(("run", str(spec)), settings, {"--data": None if logs else data})
                 folder = _log_folder(settings, stack) if logs else Path()
-            count = peers or settings.peer.virtual_peers
-            daemons = None
+            count, daemons = peers or settings.peer.virtual_peers, None
             if here or peers is not None:  # they get ready while the services start
                 daemons = stack.enter_context(starting_daemons(folder, virtual_peers=count, telling=web))
             import sardonyx.client.client  # noqa: F401 - meanwhile
@@ -376,16 +374,16 @@ def _configured(settings: Settings) -> bool:
     return bool(settings.zookeeper.hosts or settings.kafka.bootstrap_servers)
 
 
-def _refuse_others(command: str, settings: Settings, flags: Mapping[str, object]) -> None:
-    """Raises ``SX-USAGE`` if one of these flags of a command asks for embedded services, where the addresses of others are set."""
+def _refuse_others(command: Sequence[str], settings: Settings, flags: Mapping[str, object]) -> None:
+    """Raises ``SX-USAGE`` if a command's flag asks for embedded services, where the addresses of others are set."""
     asked = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value is not None}
     if asked:
         origins = [settings.origins.get(key, "") for key in _ADDRESSES]
         unset = [f"-u {origin.split()[1]}" for origin in origins if origin.startswith("environment ")]
-        again = f": `env {' '.join(unset)} sardonyx {command} {' '.join(asked.values())}`" if unset else ""
+        again = f": `env {' '.join(unset)} sardonyx {shlex.join(command)} {' '.join(asked.values())}`" if unset else ""
         raise SardonyxError(
             "SX-USAGE",
-            f"{' and '.join(asked)} asks for services that `{command.split()[0]}` starts, and the addresses of others are set",
+            f"{' and '.join(asked)} asks for services that `{command[0]}` starts, and the addresses of others are set",
             cause=_where_set(settings),
             fix=f"leave out {' and '.join(asked)} to run the rest with those services, or do not set the addresses{again}",
         )

@@ -171,8 +171,8 @@ catalog:
   - {name: drop, type: output, connector: blackhole}
 """)
     result = invoke("run", str(spec), "--data", "d", "--zookeeper", "127.0.0.1:1", "--kafka", "127.0.0.1:1")
-    assert result.exit_code == 2, result.stderr
-    assert "SX-USAGE: --data d asks for services that `run` starts, and the addresses of others are set" in result.stderr
+    assert result.exit_code == 2
+    assert "SX-USAGE: --data asks for services that `run` starts" in result.stderr
 
 
 def test_a_timeout_that_is_no_duration_is_a_usage_error(invoke) -> None:

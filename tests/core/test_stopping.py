@@ -89,7 +89,9 @@ def test_a_stop_that_loses_what_tasks_hold_asks_first(spec: JobSpec, why: str) -
     assert error.code == "SX-JOB-STATE-LOST"
     assert "count (268 open windows)" in error.message
     assert why in str(error.cause)
-    assert "no job can go on with the open windows of count (their rows are in no result yet), since" in str(error.cause)
+    assert "no job can go on with the open windows of count (their rows are in no result yet), since" in str(
+        error.cause
+    )
     assert "job suspend hits-1" in str(error.fix)
     assert "--discard-state" in str(error.fix)
     assert "no job can go on from here" in goes_on_by("hits-1", spec)
