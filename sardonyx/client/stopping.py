@@ -83,7 +83,7 @@ def check_stop(
         "SX-JOB-STATE-LOST",
         f"what {plural(len(tasks), 'task', 'tasks')} {in_words(tasks, known)} of job {job} {plural(len(tasks), 'holds', 'hold')} "
         "is lost if the job is stopped",
-        cause=f"no job can go on with {left_in_words(spec)}, since {problem.problem}: {problem.cause}",
+        cause=f"no job can go on from there, since {problem.problem}: {problem.cause}; lost would be {left_in_words(spec)}",
         fix=f"`sardonyx job suspend {job}` takes its peers off it, and keeps all; `sardonyx job stop {job} --close-windows` has "
         "its windows give their results before it ends; with `--discard-state` it ends without them",
         where={"job": job, "tasks": listed(tasks)},
