@@ -10,7 +10,6 @@ from performance_track import STEPS, Track, chain_job
 from performance_watch import daemons
 from performance_windows import explain
 from races import Row, raced
-from topic_to_topic import cpu_seconds
 
 from sardonyx import Job
 from sardonyx.job.load import load_job
@@ -50,7 +49,8 @@ def large(track: Track, target: str, **options: Any) -> Job:
 
 
 def chained(track: Track, **options: Any) -> tuple[float, float]:
-    """Records a second through the whole chain, and microseconds of processor time of each.
+    """Records a second through the whole chain, and microseconds of processor time that the peer daemon, its JVM and its workers
+    take for each.
 
     Not by the output's own speed, as elsewhere: one that comes in a few large batches, each behind all steps before it, would
     seem to be as fast as its last step.
@@ -63,9 +63,9 @@ def chained(track: Track, **options: Any) -> tuple[float, float]:
     began = time.time()
     with daemons(track, STEPS) as found:
         job = load_job(large(track, target, **options))
-        worked = cpu_seconds()
+        worked = found.processor_seconds()
         view = found.client.submit(job).await_completion(900)
-        ended, worked = time.time(), cpu_seconds() - worked
+        ended, worked = time.time(), found.processor_seconds() - worked
         assert view.status == "completed", view
         first = found.batches("step0")[0]
         since = found.commits("step0").at[0] - (float(first["write_ms"]) + float(first["commit_ms"])) / 1000

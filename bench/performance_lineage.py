@@ -24,13 +24,13 @@ def lineage(track: Track, runs: int) -> list[Row]:
     """
     wanted = expected(pa.concat_tables(generated(track.records)), "key")
 
-    def windows(*, lineage: bool) -> tuple[float, float]:
-        found = our_windows(track, "key", lineage=lineage)
-        rate = steady(results(track, found.topic, "key"), wanted, once=True, since=found.since)
-        return rate, found.processor / track.records * 1e6
+    def windows(where: Track, *, lineage: bool = False) -> tuple[float, float]:
+        found = our_windows(where, "key", lineage=lineage)
+        rate = steady(results(where, found.topic, "key"), wanted, once=True, since=found.since)
+        return rate, found.processor / where.records * 1e6
 
     kinds: tuple[tuple[str, Callable[..., tuple[float, float]]], ...] = (
-        ("a chain of 4 functions with lineage=True", functools.partial(chained, track)),
+        ("a chain of 4 functions with lineage=True", chained),
         ("windowed count per key with lineage=True", windows),
     )
     rows: list[Row] = []
@@ -40,6 +40,6 @@ def lineage(track: Track, runs: int) -> list[Row]:
             Row(f"{title}, processor", "the same without", GOAL, unit="µs a record", fine=True),
         ]
         rows += paired(
-            beside, 2 * runs - 1, functools.partial(run, lineage=True), functools.partial(run, lineage=False)
+            beside, 2 * runs - 1, functools.partial(run, track, lineage=True), functools.partial(run, track.beside)
         )
     return rows

@@ -10,7 +10,6 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 
-import psutil
 from performance_track import Track, filter_job
 from performance_watch import Daemons, daemons
 from races import Row, paired
@@ -42,7 +41,7 @@ def observed(track: Track, runs: int) -> Sequence[Row]:
         ],
         2 * runs - 1,
         functools.partial(once, watched),
-        functools.partial(once, track),
+        functools.partial(once, track.beside),
     )
 
 
@@ -50,23 +49,11 @@ def once(track: Track) -> tuple[float, float]:
     """Records a second, and microseconds of processor time of each, in one run."""
     target, began = track.target(), time.time()
     with daemons(track, track.peers, quiet=True) as found, scraped(track, found):
-        before = processor_seconds(found)
+        before = found.processor_seconds()
         view = found.client.submit(load_job(filter_job(track.source, target))).await_completion(900)
-        ended, spent = time.time(), processor_seconds(found) - before
+        ended, spent = time.time(), found.processor_seconds() - before
     assert view.status == "completed", view
     return track.landed(target, began, ended, PART).steady, spent / track.records * 1e6
-
-
-def processor_seconds(found: Daemons) -> float:
-    """What the peer daemons and their child processes have taken so far, in their own code and in the system's."""
-    spent = 0.0
-    for peer in found.peers:
-        daemon = psutil.Process(peer.pid)
-        for each in (daemon, *daemon.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                times = each.cpu_times()
-                spent += times.user + times.system
-    return spent
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
-from performance_observed import processor_seconds
 from performance_track import PART, Feed, Track, filter_job
 from performance_watch import daemons
 from performance_windows import TASKS, explain, start_of
@@ -47,7 +46,7 @@ def cost_of_time(track: Track, runs: int) -> Sequence[Row]:
         ],
         2 * runs - 1,
         functools.partial(once, track, timed=True),
-        functools.partial(once, track, timed=False),
+        functools.partial(once, track.beside, timed=False),
     )
 
 
@@ -55,9 +54,9 @@ def once(track: Track, *, timed: bool) -> tuple[float, float]:
     """Records a second, and microseconds of processor time of each, in one run."""
     target, began = track.target(), time.time()
     with daemons(track, track.peers, quiet=True) as found:
-        before = processor_seconds(found)
+        before = found.processor_seconds()
         view = found.client.submit(load_job(filter_job(track.source, target, timed=timed))).await_completion(900)
-        ended, spent = time.time(), processor_seconds(found) - before
+        ended, spent = time.time(), found.processor_seconds() - before
     assert view.status == "completed", view
     return track.landed(target, began, ended, PART).steady, spent / track.records * 1e6
 

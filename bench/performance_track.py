@@ -136,6 +136,12 @@ class Track:
     records: int
     peers: int
 
+    @property
+    def beside(self) -> Track:
+        """The same for a second deployment that runs at the same time."""
+        settings = self.settings.model_copy(update={"deployment": f"{self.settings.deployment}-beside"})
+        return dataclasses.replace(self, settings=settings)
+
     def target(self) -> str:
         """A fresh topic."""
         topic = f"{self.settings.deployment}-{uuid.uuid4().hex[:8]}"

@@ -63,6 +63,17 @@ class Daemons:
             for batch in self.batches(task)
         )
 
+    def processor_seconds(self) -> float:
+        """What the peer daemons and their child processes have taken so far, in their own code and in the system's."""
+        spent = 0.0
+        for peer in self.peers:
+            daemon = psutil.Process(peer.pid)
+            for each in (daemon, *daemon.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    times = each.cpu_times()
+                    spent += times.user + times.system
+        return spent
+
     def batches(self, task: str) -> list[dict[str, str | int]]:
         """Their log lines."""
         lines = [line for peer in self.peers for line in str(peer.log_path and peer.log_path.read_text()).splitlines()]

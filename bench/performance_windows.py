@@ -19,7 +19,7 @@ from performance_track import RESULTS, Track
 from performance_watch import daemons
 from races import Row, race_all
 from rich.console import Console
-from topic_to_topic import PARTITIONS, SCHEMA, cpu_seconds
+from topic_to_topic import PARTITIONS, SCHEMA
 from window_figures import Results, expected, key_number, steady
 
 from sardonyx import Count, Job, event_time, kafka, tumbling
@@ -101,7 +101,7 @@ class Counted(NamedTuple):
     topic: str
     """With its results."""
     processor: float
-    """Seconds of it that the job took, the services included if they are ours."""
+    """Seconds of it that the peer daemon, its JVM and its workers took."""
     since: float
     """When it had read its first batch, in seconds since 1970."""
 
@@ -111,9 +111,9 @@ def our_windows(track: Track, by: str, target: str = "", *, lineage: bool = Fals
     target = target or track.target()
     with daemons(track, TASKS) as found:
         made = load_job(window_job(track.source, target, by, lineage=lineage))
-        worked = cpu_seconds()
+        worked = found.processor_seconds()
         view = found.client.submit(made).await_completion(900)
-        worked = cpu_seconds() - worked
+        worked = found.processor_seconds() - worked
         assert view.status == "completed", view
         return Counted(view, target, worked, found.begun("read"))
 

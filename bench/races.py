@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import comb
 from typing import TypeVar
@@ -168,16 +169,13 @@ def race(
 def paired(
     rows: Sequence[Row], pairs: int, ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]]
 ) -> Sequence[Row]:
-    """In pairs, in which now the one side begins and now the other: a machine that becomes slower, and what a run leaves behind
-    for the next one, are no advantage of either. A run gives a figure for each row: of times, ours and theirs change places.
+    """In pairs, both of which run at the same time: the machine is as fast for the one as for the other, however its speed
+    changes. Now the one begins and now the other. A run gives a figure for each row: of times, ours and theirs change places.
     """
     for number in range(pairs):
-        if number % 2:
-            others = theirs()
-            mine = ours()
-        else:
-            mine = ours()
-            others = theirs()
+        with ThreadPoolExecutor(2) as pool:
+            begun = {side: pool.submit(side) for side in ((theirs, ours) if number % 2 else (ours, theirs))}
+            mine, others = begun[ours].result(), begun[theirs].result()
         for row, my, their in zip(rows, mine, others, strict=True):
             _add(row, my, their, my / their if row.unit.endswith("/s") else their / my)
     for row in rows:

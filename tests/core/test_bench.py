@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -54,18 +55,17 @@ def test_a_small_cost_is_told_only_where_enough_runs_agree():
     assert races.interval([9, 8, 7, 6, 5, 4, 3, 2, 1]) == (2, 8)
 
 
-def test_pairs_alternate_in_which_side_begins():
-    """So a machine that becomes slower from run to run favours neither side."""
-    order: list[str] = []
+def test_both_sides_of_a_pair_run_at_the_same_time():
+    """So a machine whose speed changes favours neither side."""
+    both = threading.Barrier(2)
 
-    def run(side: str):
-        order.append(side)
-        return [float(len(order)), 60 / len(order)]
+    def run(*figures: float):
+        both.wait(10)  # raises if the other side does not run
+        return figures
 
     rows = [races.Row("of times", "the same", None, unit="s"), races.Row("of rates", "the same", None)]
-    races.paired(rows, 3, lambda: run("ours"), lambda: run("theirs"))
-    assert order == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
-    assert rows[0].ratios == rows[1].ratios == [2 / 1, 3 / 4, 6 / 5]
+    races.paired(rows, 3, lambda: run(2.0, 30.0), lambda: run(4.0, 20.0))
+    assert [row.ratios for row in rows] == [[2.0] * 3, [1.5] * 3]
 
 
 def test_a_job_is_not_as_fast_as_its_last_step():
