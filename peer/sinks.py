@@ -31,6 +31,7 @@ from queues.messages import (
     Outgoing,
     Records,
 )
+from queues.record_columns import RecordColumns
 from sardonyx.connectors.base import TopicFormat
 from sardonyx.core.clocks import NEVER
 from sardonyx.core.errors import OutputError
@@ -382,9 +383,9 @@ class TopicSink:
         if rows.num_rows:  # a table without rows may lack columns, and so the key
             yield Records(self.topic, self.records(rows), link=self._name)
 
-    def records(self, rows: pa.Table) -> list[tuple[bytes | None, bytes | None]]:
+    def records(self, rows: pa.Table) -> RecordColumns:
         """Key and value of the record of each row."""
-        return list(self._format.encode(rows))
+        return self._format.encode(rows)
 
     def committed(self) -> None:
         pass

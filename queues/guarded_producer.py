@@ -27,6 +27,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from queues import bulk_producer
 from queues.client import CLIENT_LOG, RECONNECT_MS, Message
 from queues.queue_metrics import CONNECTIONS
 from queues.transaction_errors import ProducerLost, Refusal, TransactionAborted, Verdict, classify, exception_for
@@ -96,6 +97,8 @@ class GuardedProducer:
         self._timeout = timeout
         callbacks = {"on_delivery": self.events.delivered, "error_cb": self.events.failed}
         self._client: Producer | None = Producer({**config, **callbacks}, logger=CLIENT_LOG)
+        self.takes_columns = bulk_producer.is_known(self._client)
+        """Whether :func:`queues.bulk_producer.produce` can be used with the client."""
 
     @property
     def client(self) -> Producer:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sardonyx.core.chains import WriterChains
 from sardonyx.core.wire_types import ready_for_threads
+
+if TYPE_CHECKING:
+    from queues.record_columns import Pair, RecordColumns
 
 ROWS_HEADER = "sx-rows"
 """On messages of internal links: how many rows they hold."""
@@ -101,7 +104,7 @@ class Records(NamedTuple):
     """
 
     topic: str
-    records: Sequence[tuple[bytes | None, bytes | None]]
+    records: RecordColumns | Sequence[Pair]
     """Key and value."""
     headers: list[tuple[str, bytes]] | None = None
     """Of each of them."""

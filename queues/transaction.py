@@ -23,14 +23,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from queues import bulk_producer
 from queues.client import RECONNECT_MS, client_config
 from queues.denied import LOGIN, denied, is_denial, login_denied
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records
 from queues.queue_metrics import ABORTS, TAKEOVER_SECONDS, TRANSACTION_SECONDS, TRANSACTIONS
+from queues.record_columns import RecordColumns
 from queues.transaction_errors import (
     ProducerLost,
     RecordsRefused,
@@ -55,6 +59,9 @@ _ASK_AGAIN = 0.1
 def _untimed(_step: str) -> AbstractContextManager[None]:
     return nullcontext()
 
+
+_AT_ONCE = 10_000
+"""Records that go to the client in one call. Meanwhile it learns nothing new of their topic."""
 
 _PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
 """librdkafka's names. Both leave records without a key to chance."""
@@ -118,6 +125,10 @@ class TransactionalWriter:
         self._alone = False
         """Whether each record goes in a request of its own, because several were refused together. It stays so if Kafka takes
         each of them: then only their requests are larger than the topic's ``max.message.bytes``."""
+        self._reports = False
+        """Whether it hears of each record what became of it, because a transaction has failed without that."""
+        self._unreported = False
+        """Whether the open transaction has records of which it does not hear."""
         self._producer = self._client()
 
     def _client(self) -> GuardedProducer:
@@ -188,6 +199,7 @@ class TransactionalWriter:
     ) -> None:
         failure = self._attempt(messages, positions, group_metadata, clock)
         if failure is None:
+            self._reports = False
             return
         try:
             self._abort()
@@ -202,8 +214,11 @@ class TransactionalWriter:
     def _refused(self, failure: BaseException) -> TransactionAborted | RecordsRefused | None:
         """Why the broker refused a message of a transaction that is aborted; None: it was aborted for another reason."""
         refusals = self._producer.events.refusals
-        if not isinstance(failure, TransactionAborted) or failure.passing or not refusals:
+        if not isinstance(failure, TransactionAborted) or failure.passing:
             return None
+        if not refusals:
+            self._reports = self._unreported
+            return RefusedTogether(failure.error) if self._reports else None
         first = refusals[0]
         if not first.of_one_record:
             return TransactionAborted(first.error, first.topic)
@@ -229,6 +244,7 @@ class TransactionalWriter:
         self._producer.events.refusals.clear()
         self._topics.clear()
         self._too_large = []
+        self._unreported = False
         self._producer.call("begin_transaction")
         try:
             with clock("write"):  # 5
@@ -259,6 +275,10 @@ class TransactionalWriter:
         if isinstance(message, Outgoing):
             topic, value, partition, key, headers = message
             return self._hand_over(topic, value, key, partition, headers)
+        # librdkafka's call for many takes no headers.
+        columns = message.records if self._producer.takes_columns and message.headers is None else None
+        if isinstance(columns, RecordColumns) and not (self._reports or self._alone):
+            return self._produce_columns(message.topic, columns)
         produce, topic, headers = self._producer.client.produce, message.topic, message.headers
         try:
             for key, value in message.records:
@@ -270,6 +290,22 @@ class TransactionalWriter:
                         return False
         finally:
             del produce  # it refers to the client, see `queues.guarded_producer`
+        return True
+
+    def _produce_columns(self, topic: str, records: RecordColumns) -> bool:
+        """The same, for records in columns. Those that the client does not take at once are handed to it again, one by one: it
+        then says why, or takes them later.
+        """
+        self._unreported = True
+        for keys, values in records.pieces(_AT_ONCE):
+            if keys is not None and self._empty >= 0 and pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
+                left: Iterable[int] = range(len(values))  # some name their partition
+            else:
+                left = np.flatnonzero(bulk_producer.produce(self._producer.client, topic, keys, values)).tolist()
+            for index in left:
+                key = None if keys is None else keys[index].as_py()
+                if not self._hand_over(topic, values[index].as_py(), key, self._empty if key == b"" else -1):
+                    return False
         return True
 
     def _hand_over(

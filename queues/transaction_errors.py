@@ -110,7 +110,9 @@ class TransactionAborted(Exception):
 
 
 class RefusedTogether(TransactionAborted):
-    """Several records were refused together, one of which may be the reason. With the next attempt each is sent by itself."""
+    """Records were refused together, one of which may be the reason. With the next attempt the writer learns which: it hears of
+    each what became of it, or sends each by itself.
+    """
 
     @property
     def passing(self) -> bool:

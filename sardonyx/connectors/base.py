@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 import pyarrow as pa
 
+from queues.record_columns import RecordColumns
 from sardonyx.core.errors import Failure, refuse_newer
 from sardonyx.core.positions import Partition, Position
 from sardonyx.core.wire_types import ready_for_threads
@@ -194,6 +195,6 @@ class TopicFormat(Protocol):
         """Return the rows of the records that can be read, in order. Only raw reads keys; None: the records have none."""
         ...
 
-    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield key and value of each row, in order. A value of None is a tombstone (raw only)."""
+    def encode(self, table: pa.Table) -> RecordColumns:
+        """Return key and value of each row, in order. A value that is null is a tombstone (raw only)."""
         ...

@@ -29,7 +29,13 @@ _STRANGE = r'["\\\x00-\x1f]'
 
 
 def rows(table: pa.Table) -> Iterator[bytes]:
-    """Yield each row as a JSON object, with the columns in the table's order.
+    """Yield each row as a JSON object; see :func:`row_column`."""
+    for chunk in _chunks(table):
+        yield from chunk.to_pylist()
+
+
+def row_column(table: pa.Table) -> pa.ChunkedArray:
+    """Return each row as a JSON object, in bytes, with the columns in the table's order.
 
     Arrow's kernels convert column by column. Only values that need care, such as a text with a quotation mark, are
     converted one by one.
@@ -37,10 +43,14 @@ def rows(table: pa.Table) -> Iterator[bytes]:
     Raises:
         OutputError: ``SX-OUTPUT-TYPE`` if JSON cannot hold a type; ``SX-OUTPUT-SCHEMA`` if two columns have one name.
     """
+    return pa.chunked_array(list(_chunks(table)), pa.binary())
+
+
+def _chunks(table: pa.Table) -> Iterator[pa.Array]:
     names = table.column_names
     check_names(names)
     if not names:
-        yield from (b"{}" for _ in range(table.num_rows))
+        yield pa.array([b"{}"] * table.num_rows, pa.binary())
         return
     before = [
         "{" * (not place) + "," * bool(place) + orjson.dumps(name).decode() + ":" for place, name in enumerate(names)
@@ -49,7 +59,7 @@ def rows(table: pa.Table) -> Iterator[bytes]:
     for batch in table.to_batches(max_chunksize=max(1, min(_ROWS, _BYTES // wide))):
         columns = (_json(column, name) for name, column in zip(names, batch.columns, strict=True))
         parts = chain.from_iterable(zip(before, columns, strict=True))
-        yield from pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary()).to_pylist()
+        yield pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 
 
 def _json(column: pa.Array, name: str) -> pa.Array:

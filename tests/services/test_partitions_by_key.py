@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from queues.messages import Records
+from queues.record_columns import Pair, RecordColumns
 from queues.transaction import TransactionalWriter
 from sardonyx.core.positions import Partition, Position
 from sardonyx.runtime.settings import Settings
@@ -35,15 +36,24 @@ def broker() -> Iterator[str]:
     client.flush()
 
 
-def written(broker: str, topic: str, partitioner: str | None) -> dict[bytes, set[int]]:
+@pytest.fixture(params=[list, RecordColumns.of], ids=["one by one", "in columns"])
+def form(request: pytest.FixtureRequest) -> Callable[[list[Pair]], RecordColumns | list[Pair]]:
+    """How the records come to the writer."""
+    return request.param
+
+
+def written(
+    broker: str, topic: str, partitioner: str | None, form: Callable[[list[Pair]], RecordColumns | list[Pair]]
+) -> dict[bytes, set[int]]:
     """The partitions to which each key goes."""
+    topic = f"{topic}-{form.__name__}"
     settings = Settings(kafka={"bootstrap_servers": broker, "sticky.partitioning.linger.ms": 0})
     writer = TransactionalWriter(settings, f"test/{topic}", partitioner)
     reader = Consumer({"bootstrap.servers": broker, "group.id": topic, "auto.offset.reset": "earliest"})
     records = [(key, b"v") for key in (*JAVA, None)] * 20
     try:
         writer.open()
-        writer.write([Records(topic, records)], {Partition("in", 0): Position(1)}, reader.consumer_group_metadata)
+        writer.write([Records(topic, form(records))], {Partition("in", 0): Position(1)}, reader.consumer_group_metadata)
         found: dict[bytes, set[int]] = {}
         reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
         for _ in records:
@@ -57,15 +67,15 @@ def written(broker: str, topic: str, partitioner: str | None) -> dict[bytes, set
         reader.close()
 
 
-def test_equal_keys_meet_where_crc32_says(broker):
+def test_equal_keys_meet_where_crc32_says(broker, form):
     """An empty key is a key like any other. Records without one go wherever there is room."""
-    found = written(broker, "by-crc32", None)
+    found = written(broker, "by-crc32", None, form)
     assert len(found.pop(None)) > 1
     assert found == {key: {zlib.crc32(key) % PARTITIONS} for key in JAVA}
 
 
-def test_equal_keys_meet_where_java_producers_put_them(broker):
+def test_equal_keys_meet_where_java_producers_put_them(broker, form):
     """With murmur2, the empty one too."""
-    found = written(broker, "by-murmur2", "murmur2")
+    found = written(broker, "by-murmur2", "murmur2", form)
     assert len(found.pop(None)) > 1
     assert found == {key: {(number & 0x7FFF_FFFF) % PARTITIONS} for key, number in JAVA.items()}

@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import peer.task_loop
+import queues.bulk_producer
 import queues.transaction
 from peer.assignment import AssignmentHandle
 from peer.preparation import assemble
@@ -19,8 +22,10 @@ from peer.prepared_task import PreparedTask
 from peer.slot_clients import SlotClients
 from peer.task_loop import TaskLoop
 from queues import dead_letters
+from queues.bulk_producer import Codes
 from queues.guarded_producer import ProducerEvents
 from queues.messages import Outgoing, Records, digest_of
+from queues.record_columns import RecordColumns
 from queues.transaction import TransactionalWriter
 from queues.transaction_errors import RecordsRefused, Refusal, RefusedTogether, TransactionAborted
 from sardonyx import Job, kafka
@@ -35,6 +40,8 @@ from sardonyx.runtime.settings import load_settings
 from sardonyx.testing.memory import MemoryReader, SetTime, Topics
 
 Record = tuple[bytes | None, bytes | None]
+Form = Callable[[list[Record]], RecordColumns | list[Record]]
+"""How records come to a writer."""
 
 # --- Which records are refused ----------------------------------------------------------------------------------------
 
@@ -45,6 +52,8 @@ class Sent(NamedTuple):
     name: str
     stored_key: bytes | None
     stored_value: bytes | None
+    is_reported: bool
+    """Whether its writer hears what becomes of it."""
 
     def topic(self) -> str:
         return self.name
@@ -80,6 +89,7 @@ class Producer:
     """Stands in for :class:`queues.guarded_producer.GuardedProducer`, and for the client within it."""
 
     broker: Broker
+    takes_columns = True
 
     def __init__(self, config: Mapping[str, Any], _timeout: float) -> None:
         self.events = ProducerEvents()
@@ -96,7 +106,17 @@ class Producer:
         del headers
         if len(value or b"") > 1_000_000:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
-        self._open.append(Sent(topic, key, value))
+        self._open.append(Sent(topic, key, value, is_reported=True))
+
+    def produce_columns(self, topic: str, keys: pa.Array | None, values: pa.Array) -> Codes:
+        """Stands in for :func:`queues.bulk_producer.produce`."""
+        codes = np.zeros(len(values), np.int32)
+        for index, value in enumerate(values.to_pylist()):
+            if len(value or b"") > 1_000_000:
+                codes[index] = KafkaError.MSG_SIZE_TOO_LARGE
+            else:
+                self._open.append(Sent(topic, keys and keys[index].as_py(), value, is_reported=False))
+        return codes
 
     def flush(self, _timeout: float) -> int:
         return 0
@@ -110,11 +130,14 @@ class Producer:
         if name != "commit_transaction":
             return
         self.broker.attempts += 1
+        failed = False
         for request in [[sent] for sent in self._open] if self.alone else [self._open]:
             code = self.broker.answer(request)
+            failed |= code is not None
             for sent in request if code is not None else ():
-                self.events.delivered(KafkaError(code), cast("Any", sent))
-        if self.events.refusals:
+                if sent.is_reported:
+                    self.events.delivered(KafkaError(code), cast("Any", sent))
+        if failed:
             raise TransactionAborted(KafkaError(KafkaError._STATE))
         self.broker.committed += [(sent.stored_key, sent.stored_value) for sent in self._open]
 
@@ -127,6 +150,7 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], TransactionalW
     def make(broker: Broker) -> TransactionalWriter:
         monkeypatch.setattr(Producer, "broker", broker, raising=False)
         monkeypatch.setattr(queues.transaction, "GuardedProducer", Producer)
+        monkeypatch.setattr(queues.bulk_producer, "produce", Producer.produce_columns)
         made = TransactionalWriter(load_settings(), "slot")
         made.open()
         return made
@@ -134,13 +158,13 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Broker], TransactionalW
     return make
 
 
-def written(writer: TransactionalWriter, records: list[Record]) -> list[Refusal]:
+def written(writer: TransactionalWriter, records: list[Record], form: Form) -> list[Refusal]:
     """Write records as a task does that leaves out those that are refused. Return these."""
     refused: list[Refusal] = []
     while True:
         left = [record for record in records if digest_of(*record) not in {each.digest for each in refused}]
         try:
-            writer.write([Records("out", left)], {Partition("in", 0): Position(1)}, lambda: None)
+            writer.write([Records("out", form(left))], {Partition("in", 0): Position(1)}, lambda: None)
             return refused
         except RefusedTogether:  # of which a task does not count how often it comes
             pass
@@ -148,15 +172,21 @@ def written(writer: TransactionalWriter, records: list[Record]) -> list[Refusal]
             refused += error.refusals
 
 
+FORMS, NAMES = [list, RecordColumns.of], ["one by one", "in columns"]
+
+
 def without_key(record: Record) -> int | None:
     return KafkaError.INVALID_RECORD if record[0] is None else None
 
 
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
 @pytest.mark.parametrize("seed", range(20))
 def test_exactly_the_records_that_kafka_never_takes_are_refused(
-    seed: int, writer: Callable[[Broker], TransactionalWriter]
+    seed: int, form: Form, writer: Callable[[Broker], TransactionalWriter]
 ) -> None:
-    """Also where it refuses a whole request for one of them. All good ones are written, in their order; it takes few attempts."""
+    """Also where it refuses a whole request for one of them. All good ones are written, in their order; it takes few attempts:
+    one more for records in columns, of which the first one says nothing.
+    """
     rng = random.Random(seed)
     broker = Broker(without_key)
     slot = writer(broker)
@@ -170,25 +200,27 @@ def test_exactly_the_records_that_kafka_never_takes_are_refused(
         ]
         good = [(key, value) for key, value in records if key is not None and len(value or b"") <= 1_000_000]
         broker.committed, broker.attempts = [], 0
-        refused = written(slot, records)
+        refused = written(slot, records, form)
         assert broker.committed == good, f"seed {seed}"
         assert sorted(each.digest for each in refused) == sorted(
             {digest_of(*r) for r in records} - {digest_of(*r) for r in good}
         )
-        assert broker.attempts <= 3
+        assert broker.attempts <= (3 if form is list else 4)
 
 
-def test_small_records_are_not_called_too_large(writer: Callable[[Broker], TransactionalWriter]) -> None:
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_small_records_are_not_called_too_large(form: Form, writer: Callable[[Broker], TransactionalWriter]) -> None:
     """A request of many may be larger than the topic's ``max.message.bytes``. Each record of it is not."""
     broker = Broker(lambda record: KafkaError.MSG_SIZE_TOO_LARGE if len(record[1] or b"") > 100 else None, most=100)
     slot = writer(broker)
     small: list[Record] = [(None, b"x" * 30)] * 10
     assert RefusedTogether(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), "out").passing
-    assert written(slot, small) == []
-    assert (broker.committed, broker.attempts) == (small, 2)
-    assert written(slot, small) == []
-    assert broker.attempts == 3  # it has learned that requests must be small
-    (refusal,) = written(slot, [(None, b"y" * 101), *small])
+    assert written(slot, small, form) == []
+    attempts = 2 if form is list else 3
+    assert (broker.committed, broker.attempts) == (small, attempts)
+    assert written(slot, small, form) == []
+    assert broker.attempts == attempts + 1  # it has learned that requests must be small
+    (refusal,) = written(slot, [(None, b"y" * 101), *small], form)
     error = refusal.explained()
     assert (error.code, error.where) == ("SX-RECORD-TOO-LARGE", {"topic": "out"})
     assert "101 bytes" in error.cause

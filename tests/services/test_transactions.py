@@ -6,7 +6,7 @@ import gc
 import random
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -16,10 +16,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from queues import confirmed_end
 from queues.guarded_producer import CALL, GuardedProducer
 from queues.messages import Outgoing, Records, digest_of
+from queues.record_columns import Pair, RecordColumns
 from queues.transaction_errors import ProducerLost, RecordsRefused, RefusedTogether, TransactionAborted
 from sardonyx.core.errors import OutputError, SardonyxError
 from tests.services.one_task import Task, commit, counted, next_batch
 from tests.waiting import until
+
+Form = Callable[[list[Pair]], RecordColumns | list[Pair]]
+"""How records come to a writer."""
 
 
 @pytest.mark.gate
@@ -173,8 +177,11 @@ def test_a_record_that_only_the_broker_refuses_is_the_same_clear_error(task: Tas
     assert confirmed_end.read_all(task.settings, topic) == [b"small", None]
 
 
-def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
-    """With the topic and the record that is the reason, also if others of its request were refused with it."""
+@pytest.mark.parametrize("form", [list, RecordColumns.of], ids=["one by one", "in columns"])
+def test_what_a_broker_refuses_for_good_fails_at_once(task: Task, form: Form):
+    """With the topic and the record that is the reason, also if others of its request were refused with it. Of records that come
+    in columns the first attempt says nothing.
+    """
     topic = f"{task.settings.deployment}-compact"
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
     (made,) = client.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})]).values()
@@ -182,9 +189,10 @@ def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
     task.feed(3)
     reader, writer = task.reader(), task.writer()
     batch = next_batch(reader)
-    records = [Records(topic, [(b"k", b"good"), (None, b"without a key"), (b"l", b"good")])]
-    with pytest.raises((RefusedTogether, RecordsRefused)):  # brokers since 2.4 say which it is
-        commit(writer, reader, batch, records)
+    records = [Records(topic, form([(b"k", b"good"), (None, b"without a key"), (b"l", b"good")]))]
+    for _ in range(1 if form is list else 2):
+        with pytest.raises((RefusedTogether, RecordsRefused)):  # brokers since 2.4 say which it is
+            commit(writer, reader, batch, records)
     with pytest.raises(RecordsRefused) as refused:
         commit(writer, reader, batch, records)
     assert len(refused.value.refusals) == 1
@@ -196,7 +204,8 @@ def test_what_a_broker_refuses_for_good_fails_at_once(task: Task):
     assert confirmed_end.read_all(task.settings, topic) == []
 
 
-def test_only_what_a_broker_never_takes_is_refused(task: Task):
+@pytest.mark.parametrize("form", [list, RecordColumns.of], ids=["one by one", "in columns"])
+def test_only_what_a_broker_never_takes_is_refused(task: Task, form: Form):
     """Not what is sent with it in one request, nor small records whose requests are too large for the topic."""
     topic = f"{task.settings.deployment}-tight"
     client = AdminClient({**task.settings.kafka.client(), "log_level": 0})
@@ -216,7 +225,7 @@ def test_only_what_a_broker_never_takes_is_refused(task: Task):
     def is_written() -> bool:
         nonlocal good
         try:
-            commit(writer, reader, batch, [Records(topic, good)])
+            commit(writer, reader, batch, [Records(topic, form(good))])
         except RefusedTogether:
             return False
         except RecordsRefused as error:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
+from queues.record_columns import RecordColumns
 from sardonyx.connectors import json_rows, json_text
 from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.json_inferred import InferringReader
-from sardonyx.connectors.topics.record_keys import described, keys_of
+from sardonyx.connectors.topics.record_keys import described, key_column
 from sardonyx.core.errors import Failure, OutputError, SardonyxError, failure_of
 from sardonyx.core.text import shorten
 
@@ -39,14 +40,14 @@ class JsonFormat:
         table, bad = json_rows.decode(values, self._schema)
         return Decoded(table, [(index, _undecodable(values[index], reason)) for index, reason in bad])
 
-    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes]]:
+    def encode(self, table: pa.Table) -> RecordColumns:
         """Key and value of each row, in order.
 
         Raises:
             OutputError: ``SX-OUTPUT-KEY``, there is no such column; ``SX-OUTPUT-TYPE``, a type without a form in JSON.
         """
-        keys = keys_of(table, self._key)
-        return zip(keys, json_text.rows(table), strict=True)
+        keys = key_column(table, self._key)
+        return RecordColumns(json_text.row_column(table), keys)
 
 
 class RawFormat:
@@ -64,7 +65,7 @@ class RawFormat:
         own = pa.nulls(len(values), pa.binary()) if keys is None else pa.array(keys, pa.binary())
         return Decoded(pa.table({VALUE: pa.array(values, pa.binary()), KEY: own}), [])
 
-    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def encode(self, table: pa.Table) -> RecordColumns:
         """Key and value of each row, in order; a null value is a tombstone.
 
         Raises:
@@ -78,7 +79,8 @@ class RawFormat:
                 fix="make such a column in the task before, or use format json",
             )
         key = self._key or (KEY if KEY in table.column_names else None)
-        return zip(keys_of(table, key), _bytes(table[VALUE]), strict=True)
+        keys = key_column(table, key)
+        return RecordColumns(table[VALUE].cast(pa.large_binary()), keys)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -88,10 +90,6 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
     )
-
-
-def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
-    return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
 
 
 def _bad(value: bytes | None, reason: str | SardonyxError) -> Failure:

@@ -22,7 +22,13 @@ _MICROSECONDS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 
 
 def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
-    """What becomes the key of each row's record.
+    """The keys of the rows' records, one by one; see :func:`key_column`."""
+    column = key_column(table, key)
+    return [None] * table.num_rows if column is None else column.to_pylist()
+
+
+def key_column(table: pa.Table, key: str | None) -> pa.ChunkedArray | None:
+    """What becomes the key of each row's record, as bytes; None: no record has one.
 
     Args:
         table: the rows.
@@ -32,7 +38,7 @@ def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
         OutputError: ``SX-OUTPUT-KEY``, there is no such column; ``SX-OUTPUT-TYPE``, a type that cannot be written as text.
     """
     if key is None:
-        return [None] * table.num_rows
+        return None
     if key not in table.column_names:
         raise OutputError(
             "SX-OUTPUT-KEY",
@@ -45,10 +51,9 @@ def keys_of(table: pa.Table, key: str | None) -> list[bytes | None]:
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if _is_bytes(column.type):
-        return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
-    return [
-        None if text is None else text.encode() for chunk in column.chunks for text in _texts(chunk, key).to_pylist()
-    ]
+        return column.cast(pa.large_binary())
+    texts = [_texts(chunk, key).cast(pa.large_binary()) for chunk in column.chunks]
+    return pa.chunked_array(texts, pa.large_binary())
 
 
 def described(schema: pa.Schema) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from queues import schema_registry
+from queues.record_columns import Pair, RecordColumns
 from sardonyx.connectors.base import Decoded
 from sardonyx.connectors.python_values import values_of
 from sardonyx.connectors.schema import arrow_schema
@@ -219,7 +220,7 @@ class _Registered(ABC):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def encode(self, table: pa.Table) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def encode(self, table: pa.Table) -> RecordColumns:
         """Key and value of each row, in order.
 
         Raises:
@@ -227,7 +228,9 @@ class _Registered(ABC):
                 row that does not fit it; ``SX-OUTPUT-KEY``.
             SetupError: ``SX-REGISTRY-UNREACHABLE``.
         """
-        table = usual_table(table)
+        return RecordColumns.of(self._encoded(usual_table(table)))
+
+    def _encoded(self, table: pa.Table) -> Iterator[Pair]:
         keys = keys_of(table, self._key)
         table = self._writable(table)
         write = self._writer(table.schema)
