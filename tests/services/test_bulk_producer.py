@@ -8,19 +8,15 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 
 from queues import bulk_producer
 from queues.client import Message
 from queues.messages import Records
 from queues.record_columns import Pair, RecordColumns
-from queues.transaction import TransactionalWriter
 from queues.transaction_errors import RecordsRefused
-from sardonyx.core.positions import Partition, Position
-from sardonyx.runtime.settings import Settings
+from tests.services.mock_broker import mock_broker, written
 
-PARTITIONS = 4
-"""Of each topic of the broker."""
 PAIRS: list[Pair] = [
     (key, value) for key in (None, b"", b"k", b"\xff\0") for value in (None, b"", b"v", b"\0\xff", bytes(3_000))
 ]
@@ -28,28 +24,8 @@ PAIRS: list[Pair] = [
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """A broker that librdkafka brings along for tests, as long as its client lives."""
-    client = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 0})
-    found = client.list_topics("in", timeout=10)  # which creates the topic
-    yield ",".join(f"{each.host}:{each.port}" for each in found.brokers.values())
-    client.flush()
-
-
-def written(broker: str, topic: str, messages: Sequence[Records], **options: object) -> list[Message]:
-    """What readers of a topic find after a transaction with these messages, by partition."""
-    settings = Settings(kafka={"bootstrap_servers": broker, "sticky.partitioning.linger.ms": 0, **options})
-    writer = TransactionalWriter(settings, f"test/{topic}")
-    reader = Consumer({"bootstrap.servers": broker, "group.id": topic, "auto.offset.reset": "earliest"})
-    try:
-        writer.open()
-        writer.write(messages, {Partition("in", 0): Position(1)}, reader.consumer_group_metadata)
-        reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        found = reader.consume(sum(len(message.records) for message in messages), 10)
-    finally:
-        writer.close()
-        reader.close()
-    assert all(message.error() is None for message in found)
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    with mock_broker() as address:
+        yield address
 
 
 def pairs_of(messages: Sequence[Message]) -> list[Pair]:
