@@ -113,6 +113,7 @@ FIXES: dict[Code, str] = {
     "task-short": _MORE_PEERS,
     "awaits-end-marker": "if no job will write them, end this one where it is with `sardonyx job stop {job}`",
     "loop-goes-on": "`sardonyx job show {job} --cycles` says how many rows are on their way, and where",
+    "topics-deleting": "wait; if it lasts, the log of the coordinator says why (`links_not_deleted`)",
     "unanswered": "wait; an offer without an answer within coordinator.ack_timeout counts as a failure of the task",
 }
 """What to do about a reason that does not say so itself; ``{job}`` stands for the job's id."""

@@ -166,6 +166,10 @@ UNDRAIN = "in again; or start `sardonyx peer` on another host"
                 "take the peers off one: `sardonyx job suspend live`; `sardonyx job resume live` lets it go on",
             ],
         ),
+        (
+            [COPY, MADE, "copy is killed"],
+            ["", "wait; if it lasts, the log of the coordinator says why (`links_not_deleted`)"],
+        ),
     ],
 )
 def test_the_fix_of_a_reason_names_what_is_known(sentences: list[str], fixes: list[str]) -> None:
